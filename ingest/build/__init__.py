@@ -1,0 +1,1 @@
+"""The build: scan -> plan -> shrink -> seal. Nothing here imports torch or DALI."""

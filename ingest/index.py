@@ -1,0 +1,157 @@
+"""The index, `dataset.json`: what a sealed dataset holds. It is written last and replaced in one step."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from typing import Any
+
+from ingest import store
+from ingest.errors import CorruptShardError, NotSealedError, StoreError
+from ingest.recipe import Recipe
+
+INDEX_NAME = "dataset.json"
+FORMAT_VERSION = 1
+# 1: first version.
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ShardEntry:
+    """One shard of a split: `name` (path below the dataset, without suffix), `samples`, `bytes`, `sha256`."""
+
+    name: str
+    samples: int
+    bytes: int
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """What a sealed dataset holds.
+
+    Attributes:
+        recipe: how each picture was shrunk.
+        engines: versions of what decoded and encoded, by name.
+        classes: label of each class id, in the order of the ids; empty for a dataset without labels.
+        fields: members of every sample, such as ``("jpg", "cls")``.
+        splits: the shards of each split, in order.
+        rejects: number of files that became no sample, by code.
+        mean: mean of R, G and B over all pixels, 0 to 1.
+        std: standard deviation of R, G and B over all pixels, 0 to 1.
+    """
+
+    recipe: Recipe
+    engines: dict[str, str]
+    classes: tuple[str, ...]
+    fields: tuple[str, ...]
+    splits: dict[str, tuple[ShardEntry, ...]]
+    rejects: dict[str, int]
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    def num_samples(self, split: str) -> int:
+        """Return how many samples `split` holds."""
+        return sum(shard.samples for shard in self.splits[split])
+
+    def num_bytes(self, split: str) -> int:
+        """Return the size of the tars of `split`."""
+        return sum(shard.bytes for shard in self.splits[split])
+
+    def to_json(self) -> bytes:
+        """Return the file's bytes; they end with a checksum over everything before."""
+        body = {
+            "format_version": FORMAT_VERSION,
+            "recipe": self.recipe.to_dict(),
+            "recipe_sha256": self.recipe.hash(),
+            "engines": dict(sorted(self.engines.items())),
+            "classes": list(self.classes),
+            "fields": list(self.fields),
+            "mean": [round(value, 6) for value in self.mean],
+            "std": [round(value, 6) for value in self.std],
+            "rejects": dict(sorted(self.rejects.items())),
+            "splits": {
+                name: [dataclasses.asdict(shard) for shard in shards]
+                for name, shards in sorted(self.splits.items())
+            },
+        }
+        return (json.dumps({**body, "sha256": _checksum(body)}, indent=1, ensure_ascii=False) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, url: str) -> Index:
+        """Parse the file's bytes; `url` is named in errors.
+
+        Raises:
+            CorruptShardError: the bytes are not a whole index of a version that this program reads.
+        """
+        try:
+            body = json.loads(data)
+            checksum = body.pop("sha256")
+            version = body["format_version"]
+        except (ValueError, KeyError, AttributeError) as error:
+            raise CorruptShardError(f"{url}: not a whole index ({error}): run the build again") from error
+        if version != FORMAT_VERSION:
+            message = (
+                f"{url}: format version {version} found, {FORMAT_VERSION} expected: use an ingest of its time"
+            )
+            raise CorruptShardError(message)
+        if checksum != _checksum(body):
+            raise CorruptShardError(
+                f"{url}: its checksum does not match, it was changed: run the build again"
+            )
+        return _from_body(body)
+
+
+def _from_body(body: dict[str, Any]) -> Index:
+    red, green, blue = body["mean"]
+    std_red, std_green, std_blue = body["std"]
+    return Index(
+        recipe=Recipe.from_dict(body["recipe"]),
+        engines=body["engines"],
+        classes=tuple(body["classes"]),
+        fields=tuple(body["fields"]),
+        splits={
+            name: tuple(ShardEntry(**shard) for shard in shards) for name, shards in body["splits"].items()
+        },
+        rejects=body["rejects"],
+        mean=(red, green, blue),
+        std=(std_red, std_green, std_blue),
+    )
+
+
+def _checksum(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def read_index(dataset: str) -> Index:
+    """Read the index of the dataset at `dataset` (a path or URL).
+
+    Raises:
+        NotSealedError: there is none.
+        CorruptShardError: it is not whole, or of another format version.
+        StoreError: it cannot be read at the moment.
+    """
+    url = store.join(dataset, INDEX_NAME)
+    try:
+        data = store.read_bytes(url)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        message = (
+            f"{dataset}: no {INDEX_NAME} there: no dataset was sealed at this place, or its build is not done"
+        )
+        raise NotSealedError(message) from error
+    except PermissionError as error:
+        raise StoreError(f"{url}: may not be read: {error.strerror}") from error
+    return Index.from_json(data, url)
+
+
+def write_index(dataset: str, index: Index) -> bool:
+    """Switch the dataset to `index` in one step; return False if it already stood there.
+
+    Raises:
+        StoreError: the place cannot be written.
+    """
+    url, data = store.join(dataset, INDEX_NAME), index.to_json()
+    if store.exists(url) and store.read_bytes(url) == data:
+        return False
+    store.write_bytes(url, data)
+    return True

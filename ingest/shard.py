@@ -1,0 +1,220 @@
+"""The format of one shard: a USTAR file of samples, its offsets, and its receipt.
+
+    <split>/<number>-<hash8>.tar      members of a sample adjacent: <key>.jpg [<key>.cls]
+    <split>/<number>-<hash8>.idx      offsets for NVIDIA DALI, version v1.2 of its format
+    <split>/<number>-<hash8>.parquet  receipt: one row a file of the plan, sample or reject
+
+Plain webdataset, Hugging Face datasets and DALI read the tar unchanged.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import io
+import json
+import tarfile
+from typing import IO, TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ingest import store
+from ingest.errors import CorruptShardError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+_KEY_BYTES = 10
+# 80 bits: among 10^9 files the chance that any two share a key is n^2 / 2^81 = 4e-7; plan checks anyway.
+
+
+def make_key(path: bytes) -> str:
+    """Return the key of the file at `path` below its root: 16 characters of a-z and 2-7.
+
+    The key holds no dot, slash or space, whatever the name holds, because readers split names at dots.
+    """
+    digest = hashlib.blake2b(path, digest_size=_KEY_BYTES).digest()
+    return base64.b32encode(digest).decode().lower()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Member:
+    """Where one field of one sample lies in its tar: `offset` and `size` of its data, in bytes."""
+
+    field: str
+    offset: int
+    size: int
+
+
+class TarWriter:
+    """Writes samples to one USTAR file with nothing in it but their keys, fields and bytes.
+
+    The same samples in the same order give the same bytes: no times, owners or host names are kept.
+
+    Attributes:
+        num_bytes: bytes written so far.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._hashing = _HashingFile(file)
+        self._tar = tarfile.open(fileobj=self._hashing, mode="w", format=tarfile.USTAR_FORMAT)  # type: ignore[call-overload]  # noqa: SIM115
+
+    def add(self, key: str, fields: dict[str, bytes]) -> list[Member]:
+        """Append one sample; return where each of its fields lies."""
+        return [self._add_member(key, field, data) for field, data in fields.items()]
+
+    def _add_member(self, key: str, field: str, data: bytes) -> Member:
+        info = tarfile.TarInfo(f"{key}.{field}")
+        info.size = len(data)
+        self._tar.addfile(info, io.BytesIO(data))
+        padded = -(-len(data) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+        return Member(field, self._tar.offset - padded, len(data))
+
+    def close(self) -> tuple[int, str]:
+        """Finish the tar; return its size in bytes and its SHA-256."""
+        self._tar.close()
+        return self._hashing.num_bytes, self._hashing.sha256.hexdigest()
+
+
+class _HashingFile:
+    """A file that tarfile can write to and that hashes what passes through."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.sha256 = hashlib.sha256()
+        self.num_bytes = 0
+
+    def write(self, data: bytes) -> int:
+        self.sha256.update(data)
+        self.num_bytes += len(data)
+        self._file.write(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.num_bytes
+
+
+RECEIPT_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),  # URL for a person; bytes that are not UTF-8 as \xNN
+        pa.field("source_version", pa.string(), nullable=False),
+        pa.field("source_bytes", pa.int64(), nullable=False),
+        pa.field("source_sha256", pa.string()),  # None where the file could not be read
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("label", pa.string()),
+        pa.field("class_id", pa.int32()),
+        pa.field("status", pa.string(), nullable=False),  # "sample" or "rejected"
+        pa.field("code", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("source_format", pa.string()),
+        pa.field("source_width", pa.int32()),  # upright
+        pa.field("source_height", pa.int32()),
+        pa.field("orientation", pa.int8()),  # EXIF value that was applied; 1 = none
+        pa.field("scale", pa.string()),  # fraction of the raw picture that was decoded, such as "1/4"
+        pa.field("width", pa.int32()),
+        pa.field("height", pa.int32()),
+        pa.field("image_field", pa.string()),
+        pa.field("image_offset", pa.int64()),
+        pa.field("image_bytes", pa.int64()),
+        pa.field("class_offset", pa.int64()),
+        pa.field("class_bytes", pa.int64()),
+    ]
+)
+"""Columns of a receipt; rows stand in the order of the tar, rejects where their sample would have stood."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSummary:
+    """What a receipt says of its shard as a whole.
+
+    Attributes:
+        name: ``<split>/<number>-<hash8>``, without a suffix.
+        samples: samples in the tar; with 0 there is no tar.
+        rejects: files of the plan that became no sample.
+        bytes: size of the tar.
+        sha256: SHA-256 of the tar.
+        pixels: pixels of all samples together.
+        pixel_sum: sum of the R, G and B values (0 to 255) over all pixels.
+        pixel_sum_squares: the same of their squares.
+        engines: versions of what decoded and encoded.
+    """
+
+    name: str
+    samples: int
+    rejects: int
+    bytes: int
+    sha256: str
+    pixels: int
+    pixel_sum: tuple[int, int, int]
+    pixel_sum_squares: tuple[int, int, int]
+    engines: dict[str, str]
+
+
+def write_receipt(dataset: str, summary: ShardSummary, rows: Sequence[dict[str, Any]]) -> None:
+    """Write the receipt of one shard; its presence says that the tar is whole, so it is written last.
+
+    Raises:
+        StoreError: the dataset cannot be written.
+    """
+    metadata = {"ingest.shard": json.dumps(dataclasses.asdict(summary), sort_keys=True)}
+    table = pa.Table.from_pylist(list(rows), schema=RECEIPT_SCHEMA.with_metadata(metadata))
+    with store.create(store.join(dataset, f"{summary.name}.parquet")) as file:
+        pq.write_table(table, file, compression="zstd")
+
+
+def read_receipt(dataset: str, name: str) -> tuple[ShardSummary, pa.Table]:
+    """Read the receipt of shard `name`.
+
+    Returns:
+        What it says of the shard, and its rows (columns: `RECEIPT_SCHEMA`).
+
+    Raises:
+        CorruptShardError: the receipt is missing or cannot be read.
+        StoreError: the read failed in a way that may pass.
+    """
+    url = store.join(dataset, f"{name}.parquet")
+    try:
+        table = pq.read_table(pa.BufferReader(store.read_bytes(url)))
+        values = json.loads(table.schema.metadata[b"ingest.shard"])
+        return _summary_from_dict(values), table
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, StoreError):
+            raise
+        message = f"{url}: not a receipt that can be read ({error}): remove it and run the build again"
+        raise CorruptShardError(message) from error
+
+
+def _summary_from_dict(values: dict[str, Any]) -> ShardSummary:
+    triples = {name: tuple(values[name]) for name in ("pixel_sum", "pixel_sum_squares")}
+    return ShardSummary(**{**values, **triples})
+
+
+def samples_of(receipt: pa.Table) -> pa.Table:
+    """Return the rows of a receipt that are in the tar."""
+    return receipt.filter(pa.compute.equal(receipt["status"], "sample"))
+
+
+def format_offsets(samples: Iterable[tuple[str, Sequence[Member]]], num_samples: int) -> bytes:
+    """Return the offsets file of a shard, as NVIDIA DALI's webdataset reader wants it (its format v1.2).
+
+    Args:
+        samples: key and members of each sample, in the order of the tar.
+        num_samples: how many those are.
+    """
+    lines = [f"v1.2 {num_samples}"]
+    for key, members in samples:
+        lines.append(" ".join(f"{m.field} {m.offset} {m.size} {key}.{m.field}" for m in members))
+    return ("\n".join(lines) + "\n").encode()
+
+
+def members_of(receipt: pa.Table) -> Iterator[tuple[str, list[Member]]]:
+    """Yield key and members of each sample of a receipt, in the order of the tar."""
+    columns = ("key", "image_field", "image_offset", "image_bytes", "class_offset", "class_bytes")
+    for row in samples_of(receipt).select(columns).to_pylist():
+        members = [Member(row["image_field"], row["image_offset"], row["image_bytes"])]
+        if row["class_offset"] is not None:
+            members.append(Member("cls", row["class_offset"], row["class_bytes"]))
+        yield row["key"], members
