@@ -1,0 +1,289 @@
+"""`ingest.loader()`, the face of the room: from a sealed dataset to batches of torch tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from ingest import index as index_format
+from ingest import shard as shard_format
+from ingest import store, units
+from ingest.errors import ConfigError, CorruptShardError, DeviceError
+from ingest.load import augment, epoch, fetch, gather, options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType, TracebackType
+
+    import numpy.typing as npt
+    import torch
+
+    from ingest.index import Index
+    from ingest.load import dali
+
+
+def loader(
+    dataset: str | Path,
+    *,
+    batch_size: int = 256,
+    split: str = "train",
+    device: str | torch.device | None = None,
+    transform: options.Transform = "eval",
+    normalise: options.Normalise = "imagenet",
+    dtype: options.Dtype = "float32",
+    layout: options.Layout = "channels_first",
+    shuffle: bool = True,
+    seed: int = 0,
+    drop_last: bool = True,
+    rank: int | None = None,
+    world_size: int | None = None,
+    num_threads: int | None = None,
+    prefetch: int = 2,
+    cache_dir: str | Path | None = None,
+) -> Loader:
+    """Open a sealed dataset for training.
+
+    Each pass over the result is one epoch and yields ``(images, labels)``:
+
+    - `images`: (B, 3, S, S), `dtype`, on `device`, with S the recipe's size (224 by default). R, G, B.
+      Normalised, they are ``(pixel / 255 - mean) / std``; with ``normalise=None`` they are 0 to 1, and with
+      ``dtype="uint8"`` 0 to 255.
+    - `labels`: (B,), int64, class ids on `device`; None for a dataset without labels.
+
+    Every sample comes at most once an epoch over all ranks, in an order that depends on `seed` and the
+    epoch alone. All ranks get equally many batches: ``len(loader)``.
+
+    Args:
+        dataset: path or URL of the folder with ``dataset.json``. Local shards are read in place; those of a
+            URL are copied to `cache_dir` before the first batch.
+        batch_size: samples in a batch of this rank.
+        split: which split of the dataset.
+        device: ``"cuda"``, ``"cuda:1"`` or ``"cpu"``; decoding happens there. None takes the current CUDA
+            device where torch sees one, else the CPU.
+        transform: ``"eval"`` crops the centre, which changes nothing in a square picture. ``"train"`` takes
+            a random part of each picture (8 to 100 % of its area) and flips half of them, anew each epoch.
+        normalise: ``"imagenet"``, ``"dataset"`` (mean and deviation of this dataset, from its index),
+            ``(mean, std)`` of R, G and B on a scale of 0 to 1, or None.
+        dtype: ``float32`` suits any model as it is. ``float16`` halves the memory of a batch, for models
+            in half precision or under autocast. ``uint8`` needs ``normalise=None``.
+        layout: how `images` lie in memory; the shape is the same. ``channels_last`` suits convolutions in
+            half precision on tensor cores.
+        shuffle: False keeps the order of the dataset.
+        seed: 0 to 2^64 - 1; give all ranks the same.
+        drop_last: whether samples that fill no whole batch on every rank are left out. If not, the last
+            batch is smaller, and only as many samples are left out as do not give each rank one: fewer than
+            `world_size`, so none on a single rank.
+        rank: this process, 0 to `world_size` - 1. None asks torch.distributed, then the variables RANK and
+            WORLD_SIZE that torchrun sets, and else is a single rank.
+        world_size: number of ranks; pass it with `rank`.
+        num_threads: CPU threads. None takes this rank's share of the cores, at most 8.
+        prefetch: batches decoded ahead of use; each takes the memory of a batch.
+        cache_dir: local folder for copies of remote shards. None is ``~/.cache/ingest``.
+
+    Raises:
+        ConfigError: a setting is impossible, or `split` is not in the dataset.
+        NotSealedError: there is no ``dataset.json`` at `dataset`.
+        CorruptShardError: a shard or a receipt is missing or does not agree with the index; during
+            iteration: a sample cannot be decoded.
+        DeviceError: torch, DALI or the device is missing or they do not fit.
+        StoreError: the dataset cannot be read at the moment.
+    """
+    engine = _import_engine()
+    chosen_device = engine.resolve_device(device)
+    rank, world_size, num_local = options.resolve_rank(rank, world_size)
+    url = store.normalise(str(dataset))
+    index = index_format.read_index(url)
+    options.check_choice("split", split, sorted(index.splits))
+    schedule = epoch.Schedule(
+        num_samples=index.num_samples(split),
+        batch_size=options.check_number("batch_size", batch_size, 1),
+        rank=rank,
+        world_size=world_size,
+        drop_last=drop_last,
+    )
+    options.check_not_empty(schedule, split)
+    mean, std = options.scale(index, normalise, dtype)
+    settings = engine.Settings(
+        device=chosen_device,
+        batch_size=batch_size,
+        num_threads=options.check_number("num_threads", num_threads or options.default_threads(num_local), 1),
+        prefetch=options.check_number("prefetch", prefetch, 1),
+        size=index.recipe.size,
+        random_windows=options.check_choice("transform", transform, ["eval", "train"]) == "train",
+        mean=mean,
+        std=std,
+        dtype=dtype,
+        channels_last=options.check_choice("layout", layout, ["channels_first", "channels_last"])
+        == "channels_last",
+    )
+    seed = options.check_number("seed", seed, 0, 2**64 - 1)
+    cache = Path(cache_dir).expanduser() if cache_dir else fetch.default_cache_dir()
+    source = _Source.open(url, index, split, cache)
+    return Loader(source, schedule, engine.Decoder(settings), shuffle=shuffle, seed=seed)
+
+
+def _import_engine() -> ModuleType:
+    """Import torch and DALI, on first use: `import ingest` stays light, and a build machine has neither."""
+    try:
+        from ingest.load import dali  # noqa: PLC0415
+    except ImportError as error:
+        missing = "torch" if (error.name or "").startswith("torch") else "NVIDIA DALI"
+        message = f'the loader needs {missing} ({error}): `pip install "ingest[load,cuda13]"`'
+        raise DeviceError(f'{message}, or `"ingest[load,cuda12]"` for an older driver') from error
+    return dali
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Source:
+    """An opened split: where it is, what it holds, and its bytes."""
+
+    url: str
+    classes: tuple[str, ...]
+    samples: gather.Samples
+    maps: list[npt.NDArray[np.uint8]]
+
+    @classmethod
+    def open(cls, url: str, index: Index, split: str, cache_dir: Path) -> Self:
+        samples = gather.read_samples(url, index.splits[split], labelled=bool(index.classes))
+        paths = fetch.local_shards(url, samples.shards, cache_dir)
+        return cls(url, index.classes, samples, [gather.map_shard(path) for path in paths])
+
+    def describe(self, position: int) -> str:
+        """Return shard, key and raw file of a sample, for an error."""
+        name, key = (
+            self.samples.shards[self.samples.shard[position]].name,
+            self.samples.keys[position].as_py(),
+        )
+        _, receipt = shard_format.read_receipt(self.url, name)
+        sources = dict(zip(receipt["key"].to_pylist(), receipt["source"].to_pylist(), strict=True))
+        return f"{self.url}/{name}.tar: sample {key} (made from {sources.get(key, 'an unknown file')})"
+
+
+class Loader:
+    """Batches of a dataset: iterate over it once an epoch. Made by `ingest.loader`, which describes them.
+
+    One iteration at a time: a new one ends the one before. Leaving an iteration early, by ``break`` or by an
+    exception, is fine. A context manager; `close` frees threads and memory at once.
+
+    Attributes:
+        classes: label of each class id; empty for a dataset without labels.
+        num_samples: samples of the split, over all ranks.
+        batch_size: samples in a full batch of this rank.
+        device: where the batches are.
+    """
+
+    def __init__(
+        self,
+        source: _Source,
+        schedule: epoch.Schedule,
+        decoder: dali.Decoder,
+        *,
+        shuffle: bool,
+        seed: int,
+    ) -> None:
+        self.classes = source.classes
+        self.num_samples = schedule.num_samples
+        self.batch_size = schedule.batch_size
+        self.device = decoder.settings.device
+        self._source: _Source | None = source
+        self._schedule = schedule
+        self._decoder = decoder
+        self._shuffle = shuffle
+        self._seed = seed
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch: the same for every epoch and rank."""
+        return self._schedule.num_batches
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+        """Start the next epoch: number 0, then 1 and so on, whether or not the one before was finished."""
+        source, current = self._opened(), self._epoch
+        self._epoch += 1
+        return self._iterate(source, current)
+
+    def set_epoch(self, number: int) -> None:
+        """Make the next iteration epoch `number`; those after it count on from there.
+
+        Raises:
+            ConfigError: `number` is negative.
+        """
+        self._epoch = options.check_number("epoch", number, 0)
+
+    def batch_keys(self, number: int) -> Iterator[list[str]]:
+        """Yield the keys of each batch of epoch `number` on this rank, without decoding anything.
+
+        Raises:
+            ConfigError: the loader is closed.
+        """
+        keys = self._opened().samples.keys
+        return (keys.take(positions).to_pylist() for positions in self._positions(number))
+
+    def close(self) -> None:
+        """Free threads, memory and files now; batches already handed out stay valid."""
+        self._decoder.close()
+        self._source = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        samples, batches = (
+            units.count(self.num_samples, "sample"),
+            f"{len(self)} of {self.batch_size} an epoch",
+        )
+        return f"<ingest.Loader: {samples}, {batches} on {self.device}>"
+
+    def _opened(self) -> _Source:
+        if self._source is None:
+            raise ConfigError("this loader is closed: open the dataset again with ingest.loader()")
+        return self._source
+
+    def _iterate(self, source: _Source, number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+        has_labels = source.samples.labels is not None
+        engine = _import_engine()
+        try:
+            for images, labels in self._decoder.decode(self._batches(source, number)):
+                yield images, labels if has_labels else None
+        except engine.DecodeError as error:
+            if error.position is None:
+                raise DeviceError(f"DALI stopped on {self.device}: {error.reason}") from error
+            raise CorruptShardError(
+                f"{source.describe(error.position)} cannot be decoded ({error.reason}): run `ingest verify`"
+            ) from error
+
+    def _positions(self, number: int) -> Iterator[npt.NDArray[np.int64]]:
+        """Yield the numbers of the samples of each batch of this rank."""
+        if self._shuffle:
+            order = epoch.permutation(self.num_samples, seed=self._seed, epoch=number)
+        else:
+            order = np.arange(self.num_samples)
+        for step in range(len(self)):
+            begin, end = self._schedule.span(step)
+            yield order[begin:end]
+
+    def _batches(self, source: _Source, number: int) -> Iterator[dali.Batch]:
+        engine, samples = _import_engine(), source.samples
+        for positions in self._positions(number):
+            labels = (
+                np.zeros(len(positions), np.int64) if samples.labels is None else samples.labels[positions]
+            )
+            encoded = gather.cut(samples, source.maps, positions)
+            yield engine.Batch(positions, encoded, labels, self._windows(samples, positions, number))
+
+    def _windows(
+        self, samples: gather.Samples, positions: npt.NDArray[np.int64], number: int
+    ) -> tuple[npt.NDArray[Any], ...]:
+        if not self._decoder.settings.random_windows:
+            return ()
+        drawn = augment.uniforms(positions, seed=self._seed, epoch=number)
+        begin, end = augment.windows(drawn, samples.width[positions], samples.height[positions])
+        return begin, end, augment.flips(drawn)
