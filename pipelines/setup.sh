@@ -72,14 +72,15 @@ PY
 
 is_installed() { $venv_python -c 'import importlib.metadata as m, sys; m.version(sys.argv[1])' "$1" 2>/dev/null; }
 
-# Prints the downloads that take a while; the rest of pip's words go to the log.
+# Names the downloads that take a while; all of pip's words go to the log.
 pip_install() {
   $venv_python -m pip install --disable-pip-version-check --no-input -c constraints.txt "$@" 2>&1 |
     tee -a .venv/setup.log | while IFS= read -r line; do
-    case $line in
-    *Downloading*MB\) | *Downloading*GB\)) say "  down${line#*Down}" ;;
-    Installing\ collected\ packages:*) say "  installing $(echo "${line#*:}" | wc -w | tr -d ' ') packages" ;;
-    esac
+    if [[ $line =~ Downloading\ ([^-/]+)-([^-]+)-.*\ \(([0-9.]+\ [MG]B)\) ]]; then
+      say "  downloading ${BASH_REMATCH[1]} ${BASH_REMATCH[2]}, ${BASH_REMATCH[3]}"
+    elif [[ $line == "Installing collected packages:"* ]]; then
+      say "  installing $(echo "${line#*:}" | wc -w | tr -d ' ') packages"
+    fi
   done
 }
 
@@ -131,7 +132,7 @@ settle_pillow() {
   elif ! install_pillow_simd; then
     say "pillow-simd could not be compiled (see .venv/pillow-simd.log), so plain Pillow takes its place."
   else
-    return
+    return 0
   fi
   pillow=pillow
 }
