@@ -165,6 +165,19 @@ def list_files(url: str) -> dict[str, int]:
     return {os.fsdecode(info.path): info.size for info in walk(url)}
 
 
+def list_folders(url: str) -> list[str]:
+    """Return the names of the folders right below `url`, sorted.
+
+    Raises:
+        StoreError: the place cannot be listed.
+    """
+    with _explained(url, "list"):
+        filesystem, path = _open_filesystem(url)
+        entries = filesystem.ls(path, detail=True)
+        folders = (entry["name"].rstrip("/") for entry in entries if entry["type"] == "directory")
+        return sorted(name.rsplit("/", 1)[-1] for name in folders)
+
+
 def walk(url: str) -> Iterator[FileInfo]:
     """Yield every regular file below `url`, folder by folder, in a fixed order.
 

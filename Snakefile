@@ -1,0 +1,30 @@
+# Raw photos in, a sealed dataset out: snakemake --cores 32
+#
+# Every rule runs one verb of the `ingest` command; what decides lives there.
+from snakemake.utils import min_version
+
+from ingest.build.config import DEMO_FOLDER, check_settings
+from ingest.build.lifeline import name_workflow
+
+min_version("9.9")
+
+
+configfile: workflow.source_path("pipelines/config.yaml")
+
+
+settings = check_settings(config)
+work = settings.work_folder
+name_workflow()
+
+
+include: "pipelines/rules/demo.smk"
+include: "pipelines/rules/scan.smk"
+include: "pipelines/rules/plan.smk"
+include: "pipelines/rules/shrink.smk"
+include: "pipelines/rules/seal.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        work / "sealed.json",

@@ -1,0 +1,269 @@
+"""The `ingest` command: one verb a room, plus what a person asks of a dataset.
+
+Every verb prints what it did in a line and ends with status 1 and one sentence where it could not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ingest.errors import ConfigError, IngestError
+from ingest.units import count, format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ingest.build.config import Room
+
+logger = logging.getLogger("ingest")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb; return the exit status."""
+    options = _parser().parse_args(arguments)
+    _configure_logging(options.log)
+    try:
+        status: int | None = options.run(options)
+    except IngestError as error:
+        logger.error("ingest %s: %s", options.verb, error)  # noqa: TRY400  a sentence, not a traceback
+        return 1
+    except ImportError as error:
+        logger.error("ingest %s: %s: pip install what is missing, see `ingest doctor`", options.verb, error)  # noqa: TRY400
+        return 1
+    except KeyboardInterrupt:
+        logger.error("ingest %s: stopped; what is whole is kept", options.verb)  # noqa: TRY400
+        return 130
+    return status or 0
+
+
+def _configure_logging(log: Path | None) -> None:
+    """Show our own messages on the terminal, and everything from INFO on in the log file."""
+    terminal = logging.StreamHandler()
+    terminal.addFilter(logging.Filter("ingest"))
+    handlers: list[logging.Handler] = [terminal]
+    if log is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        file = logging.FileHandler(log, mode="w")
+        file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handlers.append(file)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=handlers)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ingest", description=(__doc__ or "").split("\n")[0])
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for add in (
+        _add_demo,
+        _add_scan,
+        _add_plan,
+        _add_shrink,
+        _add_seal,
+        _add_inspect,
+        _add_verify,
+        _add_doctor,
+    ):
+        verb = add(verbs)
+        verb.add_argument("--log", type=Path, default=None, help="write a log to this file too")
+    return parser
+
+
+def _add_verb(verbs: Any, run: Callable[[argparse.Namespace], int | None]) -> argparse.ArgumentParser:  # noqa: ANN401
+    summary = (run.__doc__ or "").split("\n")[0]
+    name = run.__name__.strip("_").removeprefix("run_")
+    verb: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=summary)
+    verb.set_defaults(run=run)
+    return verb
+
+
+def _add_demo(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
+    verb = _add_verb(verbs, _run_demo)
+    verb.add_argument("folder", type=Path)
+    verb.add_argument("--cores", type=int, default=os.cpu_count() or 1)
+    verb.add_argument("--done", type=Path, default=None, help="write this file when all photos are there")
+    return verb
+
+
+def _run_demo(options: argparse.Namespace) -> None:
+    """Write a small sample of camera-like photos."""
+    from ingest.build.demo import write_demo_photos  # noqa: PLC0415
+
+    logger.info("writing sample photos to %s", options.folder)
+    number = write_demo_photos(options.folder, workers=options.cores, on_done=_show("sample photo"))
+    logger.info("demo: %s in %s", count(number, "sample photo"), options.folder)
+    if options.done is not None:
+        _mark(options.done, {"photos": number})
+
+
+def _add_scan(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
+    verb = _add_verb(verbs, _run_scan)
+    verb.add_argument("--settings", required=True, help="a YAML file, or the settings of this room as JSON")
+    verb.add_argument("--manifest", type=Path, required=True, help="Parquet file to write")
+    return verb
+
+
+def _run_scan(options: argparse.Namespace) -> None:
+    """List the raw files into a manifest."""
+    from ingest.build.scan import scan  # noqa: PLC0415
+
+    raw = _settings(options.settings, "scan")["raw"]
+    found = scan(raw, options.manifest)
+    skipped = ", ".join(f"{number:,} {reason}" for reason, number in sorted(found.skipped.items())) or "none"
+    what = f"{count(found.candidates, 'candidate')} ({format_bytes(found.bytes)}) in {raw}"
+    logger.info("scan: %s; passed over: %s; %s", what, skipped, _news(changed=found.changed))
+
+
+def _add_plan(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
+    verb = _add_verb(verbs, _run_plan)
+    verb.add_argument("--settings", required=True, help="a YAML file, or the settings of this room as JSON")
+    verb.add_argument("--manifest", type=Path, required=True, help="what scan left")
+    verb.add_argument("--plan", type=Path, required=True, help="Parquet file to write")
+    return verb
+
+
+def _run_plan(options: argparse.Namespace) -> None:
+    """Deal the files of a manifest to shards."""
+    from ingest.build.plan import PlanSettings, write_plan  # noqa: PLC0415
+    from ingest.build.scan import read_manifest  # noqa: PLC0415
+    from ingest.recipe import Recipe  # noqa: PLC0415
+
+    values = _settings(options.settings, "plan")
+    settings = PlanSettings(**{**values, "recipe": Recipe.from_dict(values["recipe"])})
+    raw, manifest = read_manifest(options.manifest)
+    head, changed = write_plan(options.plan, raw, settings, manifest)
+    what = f"{head.num_files:,} of {count(manifest.num_rows, 'file')} in {count(len(head.shards), 'shard')}"
+    logger.info("plan: %s for %s; %s", what, head.dataset, _news(changed=changed))
+
+
+def _add_shrink(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
+    verb = _add_verb(verbs, _run_shrink)
+    verb.add_argument("--settings", default="{}", help="a YAML file, or the settings of this room as JSON")
+    verb.add_argument("--plan", type=Path, required=True, help="what plan left")
+    verb.add_argument(
+        "--cores", type=int, default=os.cpu_count() or 1, help="worker processes on this machine"
+    )
+    verb.add_argument("--done", type=Path, default=None, help="write this file when all shards are there")
+    return verb
+
+
+def _run_shrink(options: argparse.Namespace) -> None:
+    """Build every shard of a plan that is not there yet."""
+    from ingest.build.drive import shrink  # noqa: PLC0415
+    from ingest.build.image import check_single_pil  # noqa: PLC0415
+    from ingest.build.lifeline import follow_workflow  # noqa: PLC0415
+
+    follow_workflow()
+    check_single_pil()
+    scheduler = _settings(options.settings, "shrink").get("scheduler")
+    done = shrink(options.plan, scheduler=scheduler, cores=options.cores)
+    made = f": {count(done.samples, 'sample')}, {count(done.rejects, 'reject')}" if done.built else ""
+    logger.info("shrink: %s of %s to build%s", f"{done.built:,}", count(done.planned, "shard"), made)
+    if options.done is not None:
+        _mark(options.done, {"shards": done.planned})
+
+
+def _add_seal(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
+    verb = _add_verb(verbs, _run_seal)
+    verb.add_argument("--plan", type=Path, required=True, help="what plan left")
+    verb.add_argument("--done", type=Path, default=None, help="write this file when the dataset is sealed")
+    return verb
+
+
+def _run_seal(options: argparse.Namespace) -> None:
+    """Write offsets, rejects and, last, the index of a dataset."""
+    from ingest.build.drive import hold_dataset, missing_shards  # noqa: PLC0415
+    from ingest.build.lifeline import follow_workflow  # noqa: PLC0415
+    from ingest.build.plan import read_plan_head  # noqa: PLC0415
+    from ingest.build.seal import seal  # noqa: PLC0415
+
+    follow_workflow()
+    head = read_plan_head(options.plan)
+    with hold_dataset(head.dataset, options.plan.parent):
+        done = seal(head, missing_shards(head))
+    rejects = sum(done.rejects.values())
+    what = f"{count(done.samples, 'sample')} in {count(done.shards, 'shard')}, {count(rejects, 'reject')}"
+    logger.info("seal: %s in %s; %s", what, head.dataset, _news(changed=done.changed))
+    if options.done is not None:
+        _mark(options.done, {"samples": done.samples, "rejects": rejects, "dataset": head.dataset})
+
+
+def _add_inspect(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
+    verb = _add_verb(verbs, _run_inspect)
+    verb.add_argument("dataset", help="folder or URL of a sealed dataset")
+    return verb
+
+
+def _run_inspect(options: argparse.Namespace) -> None:
+    """Print what is in a dataset."""
+    from ingest.inspect import describe  # noqa: PLC0415
+
+    print(describe(options.dataset))
+
+
+def _add_verify(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
+    verb = _add_verb(verbs, _run_verify)
+    verb.add_argument("dataset", help="folder or URL of a sealed dataset")
+    verb.add_argument("--cores", type=int, default=os.cpu_count() or 1)
+    return verb
+
+
+def _run_verify(options: argparse.Namespace) -> int:
+    """Re-read every byte of a dataset."""
+    from ingest.verify import verify  # noqa: PLC0415
+
+    found = verify(options.dataset, cores=options.cores, on_done=_show("shard"))
+    for fault in found.faults:
+        print(fault)
+    verdict = count(len(found.faults), "fault") if found.faults else "no fault"
+    print(f"verify: {count(found.samples, 'sample')}, {format_bytes(found.bytes)} read: {verdict}")
+    return 1 if found.faults else 0
+
+
+def _add_doctor(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
+    return _add_verb(verbs, _run_doctor)
+
+
+def _run_doctor(_: argparse.Namespace) -> None:
+    """Print what of ingest can run on this machine."""
+    from ingest.doctor import examine  # noqa: PLC0415
+
+    for name, works, sentence in examine():
+        print(f"{name:9} {'yes' if works else 'no '} {sentence}")
+
+
+def _settings(text: str, room: Room) -> dict[str, Any]:
+    """Return the settings of one room, from its own JSON or from a whole configuration file."""
+    if text.lstrip().startswith("{"):
+        try:
+            return dict(json.loads(text))
+        except ValueError as error:
+            raise ConfigError(f"--settings is no JSON ({error}): {text[:80]}") from error
+    from ingest.build.config import load_settings  # noqa: PLC0415
+
+    return dict(json.loads(load_settings(Path(text)).of_room(room)))
+
+
+def _show(noun: str) -> Callable[[int, int], None]:
+    def show(done: int, total: int) -> None:
+        logger.info("%d of %s", done, count(total, noun))
+
+    return show
+
+
+def _news(*, changed: bool) -> str:
+    return "changed" if changed else "nothing changed"
+
+
+def _mark(path: Path, values: dict[str, Any]) -> None:
+    from ingest.store import write_bytes  # noqa: PLC0415
+
+    write_bytes(str(path), (json.dumps(values, sort_keys=True) + "\n").encode())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

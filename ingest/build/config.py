@@ -1,0 +1,190 @@
+"""The configuration of a build: one model, checked before any job starts.
+
+Snakemake merges `pipelines/config.yaml`, the user's `--configfile` and `--config key=value`; this module
+turns the result into `Settings` or into one sentence that names the key and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ingest import store
+from ingest.errors import ConfigError
+from ingest.recipe import Fidelity, Fit, Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEMO_FOLDER = "data/demo"
+"""Where the embedded sample of photos is written when no `raw` is configured."""
+
+Room = Literal["scan", "plan", "shrink"]
+
+
+class DaskSettings(BaseModel):
+    """Where shards are built."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    scheduler: str | None = Field(None, pattern=r"^(tcp|tls|ucx|ws|wss)://.+")
+    """Address of a running Dask scheduler, such as ``tcp://10.0.0.1:8786``; None starts one here."""
+
+
+class Settings(BaseModel):
+    """Every key of the configuration, with its default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+
+    raw: str | None = Field(None, min_length=1)
+    """Folder or URL of the raw photos; None writes and uses a small sample made by code."""
+    dataset: str | None = Field(None, min_length=1)
+    """Folder or URL of the dataset; None means ``data/<name of raw>-<size>``."""
+    work: str = Field(".ingest", min_length=1)
+    """Local folder of the build's own small files: manifest, plan, logs."""
+    limit: int | None = Field(None, ge=1)
+    """Build a preview of this many photos, drawn evenly from all; None builds all."""
+    size: int = Field(224, ge=8, le=4096)
+    fit: Fit = "cover"
+    fidelity: Fidelity = "high"
+    quality: int = Field(90, ge=1, le=100)
+    background: tuple[int, int, int] = (255, 255, 255)
+    samples_per_shard: int | Literal["auto"] = Field("auto")
+    """Samples in a shard; ``auto`` takes 4,096, fewer where that would leave few shards to work on."""
+    seed: int = Field(0, ge=0, lt=2**63)
+    """Decides the order in which the photos are dealt to shards."""
+    dask: DaskSettings = DaskSettings()
+
+    @property
+    def raw_url(self) -> str:
+        """Where the raw photos are: as configured, or the embedded sample."""
+        return store.normalise(self.raw or DEMO_FOLDER)
+
+    @property
+    def dataset_url(self) -> str:
+        """Where the dataset goes: as configured, or beside the other data of this folder."""
+        name = self.raw_url.rsplit("/", 1)[-1] or "photos"
+        return store.normalise(self.dataset or f"data/{name}-{self.size}")
+
+    @property
+    def recipe(self) -> Recipe:
+        """The part of the settings that decides a sample's bytes."""
+        return Recipe(
+            size=self.size,
+            fit=self.fit,
+            fidelity=self.fidelity,
+            quality=self.quality,
+            background=self.background,
+        )
+
+    @property
+    def work_folder(self) -> Path:
+        """Folder of this dataset's manifest, plan and markers: one for each dataset URL."""
+        digest = hashlib.sha256(self.dataset_url.encode(errors="surrogateescape")).hexdigest()[:8]
+        return Path(self.work) / f"{self.dataset_url.rsplit('/', 1)[-1]}-{digest}"
+
+    @property
+    def scan_needs(self) -> list[str]:
+        """Files that must be made before the raw photos can be listed."""
+        return [] if self.raw else [f"{DEMO_FOLDER}/demo.json"]
+
+    def of_room(self, room: Room) -> str:
+        """Return the settings that `room` depends on as JSON: a change to any other does not rerun it."""
+        chosen: dict[str, dict[str, Any]] = {
+            "scan": {"raw": self.raw_url},
+            "plan": {
+                "dataset": self.dataset_url,
+                "recipe": self.recipe.to_dict(),
+                "samples_per_shard": self.samples_per_shard,
+                "seed": self.seed,
+                "limit": self.limit,
+            },
+            "shrink": {"scheduler": self.dask.scheduler},
+        }
+        return json.dumps(chosen[room], sort_keys=True)
+
+
+def check_settings(values: Mapping[str, Any]) -> Settings:
+    """Check a configuration.
+
+    Args:
+        values: keys and values as YAML gives them.
+
+    Raises:
+        ConfigError: a key is unknown or a value impossible; one sentence.
+    """
+    try:
+        settings = Settings.model_validate(dict(values))
+    except ValidationError as error:
+        raise ConfigError(_sentence(error)) from error
+    _check_places(settings)
+    return settings
+
+
+def load_settings(path: Path) -> Settings:
+    """Read and check a YAML file of settings.
+
+    Raises:
+        ConfigError: the file is missing, no YAML, or its settings are wrong.
+    """
+    try:
+        values = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read as YAML: {error}") from error
+    if not isinstance(values or {}, dict):
+        raise ConfigError(f"{path}: holds a {type(values).__name__}, expected keys and values")
+    return check_settings(values or {})
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"] if isinstance(part, str) and part != "literal['auto']")
+    if first["type"] == "extra_forbidden":
+        return _unknown_key(key)
+    return f"config key {key!r} is {first['input']!r}: {_allowed(key, first)}"
+
+
+def _allowed(key: str, error: Any) -> str:  # noqa: ANN401  pydantic's own record of one error
+    if error["type"] == "literal_error" and key != "samples_per_shard":
+        return f"allowed are {error['ctx']['expected']}"
+    special = {
+        "samples_per_shard": "allowed are 'auto' or a whole number of 1 or more",
+        "background": "allowed are three whole numbers from 0 to 255, red, green and blue",
+        "dask.scheduler": "allowed is an address such as tcp://10.0.0.1:8786, or null to start one here",
+    }
+    message: str = error["msg"]
+    return special.get(key, message[0].lower() + message[1:])
+
+
+def _unknown_key(key: str) -> str:
+    group, _, name = key.rpartition(".")
+    model = DaskSettings if group == "dask" else Settings
+    known = list(model.model_fields)
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"config key {key!r} is unknown: {hint}the keys are {', '.join(known)}"
+
+
+def _check_places(settings: Settings) -> None:
+    raw, dataset = settings.raw_url, settings.dataset_url
+    if dataset == raw or dataset.startswith(f"{raw}/"):
+        message = (
+            f"config key 'dataset' is {dataset!r}: it must lie outside 'raw' ({raw}), or it would be scanned"
+        )
+        raise ConfigError(message)
+    if isinstance(settings.samples_per_shard, int) and settings.samples_per_shard < 1:
+        raise ConfigError(
+            f"config key 'samples_per_shard' is {settings.samples_per_shard}: "
+            "allowed are 'auto' or a whole number of 1 or more"
+        )
+    if not all(0 <= channel <= 255 for channel in settings.background):  # noqa: PLR2004
+        raise ConfigError(
+            f"config key 'background' is {list(settings.background)}: "
+            "allowed are three whole numbers from 0 to 255, red, green and blue"
+        )

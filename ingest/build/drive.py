@@ -1,0 +1,186 @@
+"""The driver of shrink: finds the shards that are missing, hands them to the cluster, sums up."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from ingest import store
+from ingest.build.image import shrink_image
+from ingest.build.plan import read_plan_head, read_planned_shards
+from ingest.build.progress import Progress
+from ingest.build.shrink import ShardTask, build_shard, pending_shards
+from ingest.errors import BuildError, CorruptImageError, StoreError
+from ingest.units import count, format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ingest.build.cluster import Cluster, Finished
+    from ingest.build.plan import PlanHead
+    from ingest.shard import ShardSummary
+
+logger = logging.getLogger(__name__)
+
+_LONG_BUILD_FILES = 256
+"""From how many files on an estimate is worth the second that it takes."""
+
+_ESTIMATE_FILES = 5
+_GIVE_UP_AFTER = 3
+"""So many shards that fail with none built between them: the storage is gone, and trying on is no use."""
+
+_TAR_OVERHEAD_BYTES = (
+    4 * 512
+)  # two headers, and half a block of padding behind each of two members, rounded up
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShrinkSummary:
+    """What a run of shrink did: shards planned and built, samples and rejects in the built ones."""
+
+    planned: int
+    built: int
+    samples: int
+    rejects: int
+
+
+def shrink(plan: Path, *, scheduler: str | None, cores: int) -> ShrinkSummary:
+    """Build every shard of `plan` that is not whole yet.
+
+    Args:
+        plan: file that `ingest plan` left.
+        scheduler: address of a running Dask scheduler; None uses `cores` processes here.
+        cores: worker processes on this machine.
+
+    Raises:
+        StoreError: the dataset cannot be written, has no room, or another build holds it.
+        DeviceError: the cluster does not answer or does not fit.
+        BuildError: some shards were not built; those that are whole stay.
+    """
+    head = read_plan_head(plan)
+    names = missing_shards(head)
+    if not names:
+        return ShrinkSummary(len(head.shards), 0, 0, 0)
+    with hold_dataset(head.dataset, plan.parent):
+        leftovers = store.remove_temporaries(head.dataset)
+        if leftovers:
+            logger.info("removed %s of a build that was cut off", count(leftovers, "unfinished file"))
+        return _build(plan, head, names, scheduler, cores)
+
+
+def missing_shards(head: PlanHead) -> list[str]:
+    """Return the planned shards that are not whole in the dataset, in order."""
+    return pending_shards(head, store.list_files(head.dataset))
+
+
+def hold_dataset(dataset: str, work: Path) -> Any:  # noqa: ANN401  a context manager of nothing
+    """Keep other builds out of `dataset` for the length of a block.
+
+    Raises:
+        StoreError: it cannot be written, or another build holds it.
+    """
+    store.make_folder(dataset)
+    folder = store.local_path(dataset) if store.is_local(dataset) else work
+    return store.hold(folder / ".ingest.lock", wait=_wait_for_lock())
+
+
+def _wait_for_lock() -> Iterator[None]:
+    # A build whose workflow was killed needs a moment to notice; one that is alive keeps the lock for long.
+    for _ in range(20):
+        time.sleep(0.5)
+        yield
+
+
+def _build(plan: Path, head: PlanHead, names: list[str], scheduler: str | None, cores: int) -> ShrinkSummary:
+    from ingest.build.cluster import open_cluster  # noqa: PLC0415  a second that a no-op need not pay
+
+    pending = [shard for shard in head.shards if shard.name in set(names)]
+    num_files = sum(shard.files for shard in pending)
+    logger.info(
+        "%s of %d to build, %s", count(len(names), "shard"), len(head.shards), count(num_files, "image")
+    )
+    tasks = (
+        ShardTask(
+            raw=head.raw, dataset=head.dataset, recipe=head.recipe, shard=shard, labelled=bool(head.classes)
+        )
+        for shard in read_planned_shards(plan, head, set(names))
+    )
+    with open_cluster(scheduler, min(cores, len(names))) as cluster:
+        if num_files >= _LONG_BUILD_FILES:
+            _say_estimate(plan, head, names, num_files, cluster.num_threads)
+        with Progress(num_files, len(names)) as progress:
+            summaries = _run(cluster, tasks, progress)
+    return ShrinkSummary(
+        len(head.shards),
+        len(summaries),
+        sum(summary.samples for summary in summaries),
+        sum(summary.rejects for summary in summaries),
+    )
+
+
+def _run(cluster: Cluster, tasks: Iterator[ShardTask], progress: Progress) -> list[ShardSummary]:
+    built: list[ShardSummary] = []
+    failed: list[Finished] = []
+    for finished in cluster.run(build_shard, tasks, lambda task, counts: progress.tick(task, *counts)):
+        if finished.error is None:
+            progress.finish(finished.name, finished.result)
+            built.append(finished.result)
+            continue
+        failed.append(finished)
+        logger.error("%s was not built: %s", finished.task.shard.name, _explain(finished.error))
+        if not built and len(failed) >= _GIVE_UP_AFTER:
+            break
+    if failed:
+        raise BuildError(_failure_sentence(failed, len(built)))
+    return built
+
+
+def _explain(error: BaseException | None) -> str:
+    if type(error).__name__ == "KilledWorker":
+        return "its worker process died each time it was tried: a file crashes the decoder, or memory ran out"
+    return f"{error}" if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
+
+
+def _failure_sentence(failed: list[Finished], num_built: int) -> str:
+    first = failed[0]
+    return (
+        f"{count(len(failed), 'shard')} not built, first {first.task.shard.name}: {_explain(first.error)}; "
+        f"{count(num_built, 'shard')} built in this run and kept: mend the cause and run it again"
+    )
+
+
+def _say_estimate(plan: Path, head: PlanHead, names: list[str], num_files: int, num_threads: int) -> None:
+    """Time a few files and say what the build will take; refuse one that does not fit on the disk."""
+    sizes, seconds = _try_files(plan, head, names[0])
+    if not sizes:
+        return
+    raw_bytes = sum(shard.bytes for shard in head.shards if shard.name in set(names))
+    out_bytes = round(num_files * (sum(sizes) / len(sizes) + _TAR_OVERHEAD_BYTES))
+    free = store.free_bytes(head.dataset)
+    logger.info(
+        "estimate: %s on %s; %s in, %s out, %s free",
+        format_duration(num_files * seconds / len(sizes) / num_threads),
+        count(num_threads, "core"),
+        format_bytes(raw_bytes),
+        format_bytes(out_bytes),
+        "unknown space" if free is None else format_bytes(free),
+    )
+    if free is not None and out_bytes > free:
+        needed = f"about {format_bytes(out_bytes)} are needed and {format_bytes(free)} are free"
+        raise StoreError(f"{head.dataset}: {needed}: make room")
+
+
+def _try_files(plan: Path, head: PlanHead, name: str) -> tuple[list[int], float]:
+    shard = next(read_planned_shards(plan, head, {name}))
+    sizes: list[int] = []
+    begin = time.perf_counter()
+    for file in shard.files[:_ESTIMATE_FILES]:
+        try:
+            data = store.read_bytes(store.join_bytes(head.raw, file.path))
+            sizes.append(len(shrink_image(data, head.recipe).jpeg))
+        except (CorruptImageError, FileNotFoundError, PermissionError):
+            continue
+    return sizes, time.perf_counter() - begin

@@ -1,0 +1,15 @@
+# Which sample goes to which shard.
+rule plan:
+    input:
+        manifest=work / "manifest.parquet",
+    output:
+        plan=update(work / "plan.parquet"),
+    log:
+        work / "logs/plan.log",
+    conda:
+        "ingest"
+    params:
+        settings=settings.of_room("plan"),
+    shell:
+        "ingest plan --settings {params.settings:q} --manifest {input.manifest:q} --plan {output.plan:q}"
+        " --log {log:q}"

@@ -1,0 +1,18 @@
+# What is there. Always runs: no time stamp of a folder tells of a file that was edited inside it.
+import time
+
+
+rule scan:
+    input:
+        settings.scan_needs,
+    output:
+        manifest=update(work / "manifest.parquet"),
+    log:
+        work / "logs/scan.log",
+    conda:
+        "ingest"
+    params:
+        settings=settings.of_room("scan"),
+        now=time.time_ns(),
+    shell:
+        "ingest scan --settings {params.settings:q} --manifest {output.manifest:q} --log {log:q}"

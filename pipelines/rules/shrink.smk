@@ -1,0 +1,16 @@
+# From raw files to shards. The shards are no outputs of the rule: Snakemake would wipe them when it fails.
+rule shrink:
+    input:
+        plan=work / "plan.parquet",
+    output:
+        done=work / "shrunk.json",
+    log:
+        work / "logs/shrink.log",
+    conda:
+        "ingest"
+    threads: workflow.cores
+    params:
+        settings=settings.of_room("shrink"),
+    shell:
+        "ingest shrink --settings {params.settings:q} --plan {input.plan:q} --cores {threads}"
+        " --done {output.done:q} --log {log:q}"
