@@ -144,7 +144,9 @@ def load_settings(path: Path) -> Settings:
 
 def _sentence(error: ValidationError) -> str:
     first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"] if isinstance(part, str) and part != "literal['auto']")
+    # Behind the key, pydantic names the member of a union or the position in a list that did not fit.
+    depth = 2 if first["loc"][0] == "dask" else 1
+    key = ".".join(str(part) for part in first["loc"][:depth])
     if first["type"] == "extra_forbidden":
         return _unknown_key(key)
     return f"config key {key!r} is {first['input']!r}: {_allowed(key, first)}"

@@ -135,7 +135,7 @@ def make_plan(manifest: pa.Table, settings: PlanSettings) -> tuple[tuple[str, ..
     chosen = sorted(_ranked(manifest, settings.seed))[: settings.limit]
     _require_distinct([key for _, key, _ in chosen])
     by_split: dict[str, list[PlannedFile]] = {}
-    rows = manifest.take([row for _, _, row in chosen])
+    rows = manifest.take(pa.array([row for _, _, row in chosen], pa.int64()))
     for (_, key, _), row in zip(chosen, _rows(rows), strict=True):
         path, size, version, split, label = row
         file = PlannedFile(key, path, size, version, label, None if label is None else class_ids[label])

@@ -185,7 +185,7 @@ def _description(shrunk: Shrunk) -> dict[str, Any]:
         "source_width": shrunk.source_width,
         "source_height": shrunk.source_height,
         "orientation": shrunk.orientation,
-        "scale": f"{shrunk.scale_num}/{shrunk.scale_denominator}",
+        "scale": f"1/{shrunk.scale_denominator}",
         "width": shrunk.width,
         "height": shrunk.height,
     }

@@ -1,0 +1,171 @@
+"""plan: a partition of the manifest into shards, the same for the same inputs, mixed over the classes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.build.plan import (
+    FULL_SHARD,
+    PlanSettings,
+    choose_shard_size,
+    make_plan,
+    read_plan_head,
+    read_planned_shards,
+    write_plan,
+)
+from ingest.build.scan import MANIFEST_SCHEMA
+from ingest.recipe import Recipe
+
+
+def _manifest(rows: list[tuple[bytes, int, str, str, str | None]]) -> pa.Table:
+    names = MANIFEST_SCHEMA.names
+    return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], schema=MANIFEST_SCHEMA)
+
+
+def _rows(number: int, classes: int = 3) -> list[tuple[bytes, int, str, str, str | None]]:
+    return [(b"c%d/%d.jpg" % (i % classes, i), 100 + i, "v1", "train", f"c{i % classes}") for i in range(number)]
+
+
+def _settings(**changes: object) -> PlanSettings:
+    return PlanSettings(**{"dataset": "/d", "recipe": Recipe(), "samples_per_shard": 4, **changes})  # type: ignore[arg-type]
+
+
+paths = st.lists(st.binary(min_size=1, max_size=30).filter(lambda b: b"\0" not in b), unique=True, max_size=60)
+
+
+@given(paths=paths, shard_size=st.integers(1, 10), seed=st.integers(0, 2**40))
+def test_plan_is_a_partition(paths: list[bytes], shard_size: int, seed: int) -> None:
+    """Every file is in exactly one shard, no shard is larger than asked, and only the last is smaller."""
+    manifest = _manifest([(path, 1, "v", "train", None) for path in paths])
+
+    _, shards = make_plan(manifest, _settings(samples_per_shard=shard_size, seed=seed))
+
+    assert sorted(file.path for shard in shards for file in shard.files) == sorted(paths)
+    assert all(len(shard.files) == shard_size for shard in shards[:-1])
+    keys = [file.key for shard in shards for file in shard.files]
+    assert len(set(keys)) == len(keys)
+    assert all(key.isalnum() and key.isascii() for key in keys)
+
+
+@given(order=st.randoms())
+def test_order_of_the_listing_does_not_matter(order: random.Random) -> None:
+    """The same files listed in another order give the same plan."""
+    rows = _rows(20)
+    shuffled = rows.copy()
+    order.shuffle(shuffled)
+
+    assert make_plan(_manifest(rows), _settings()) == make_plan(_manifest(shuffled), _settings())
+
+
+def test_files_sorted_by_class_are_mixed() -> None:
+    """A listing sorted by class gives shards that each hold about every class."""
+    rows = sorted(_rows(3000, classes=10))
+
+    _, shards = make_plan(_manifest(rows), _settings(samples_per_shard=100))
+
+    # 100 draws from 10 classes miss one with a chance of 10 * 0.9^100 = 3e-4 a shard.
+    assert min(len({file.label for file in shard.files}) for shard in shards) >= 9
+
+
+def test_seed_changes_the_order() -> None:
+    """Another seed deals the files anew; the same seed gives the same plan."""
+    manifest = _manifest(_rows(40))
+
+    assert make_plan(manifest, _settings(seed=1)) == make_plan(manifest, _settings(seed=1))
+    assert make_plan(manifest, _settings(seed=1)) != make_plan(manifest, _settings(seed=2))
+
+
+def test_edited_file_renames_one_shard() -> None:
+    """A file with a new version gives its shard a new name and leaves the names of all others."""
+    rows = _rows(20)
+    edited = [(*rows[0][:2], "v2", *rows[0][3:]), *rows[1:]]
+
+    before = {shard.name for shard in make_plan(_manifest(rows), _settings())[1]}
+    after = {shard.name for shard in make_plan(_manifest(edited), _settings())[1]}
+
+    assert len(before - after) == 1
+    assert len(after - before) == 1
+
+
+def test_recipe_renames_every_shard() -> None:
+    """A changed recipe gives every shard a new name."""
+    manifest = _manifest(_rows(20))
+
+    before = {shard.name for shard in make_plan(manifest, _settings())[1]}
+    after = {shard.name for shard in make_plan(manifest, _settings(recipe=Recipe(quality=80)))[1]}
+
+    assert not before & after
+
+
+def test_classes_are_numbered_in_sorted_order() -> None:
+    """Class ids follow the sorted labels, and a file without a label has none."""
+    rows: list[tuple[bytes, int, str, str, str | None]] = [
+        (b"b/1", 1, "v", "train", "b"),
+        (b"a/1", 1, "v", "train", "a"),
+        (b"1", 1, "v", "train", None),
+    ]
+
+    classes, shards = make_plan(_manifest(rows), _settings())
+
+    assert classes == ("a", "b")
+    assert {file.path: file.class_id for shard in shards for file in shard.files} == {b"b/1": 1, b"a/1": 0, b"1": None}
+
+
+def test_splits_share_no_shard() -> None:
+    """Each split has shards of its own, named after it and numbered from 0."""
+    rows = [(b"%d" % i, 1, "v", "train" if i % 2 else "val", "c") for i in range(10)]
+
+    _, shards = make_plan(_manifest(rows), _settings())  # type: ignore[arg-type]
+
+    numbered = [shard.name.split("-")[0] for shard in shards]
+    assert numbered == ["train/000000", "train/000001", "val/000000", "val/000001"]
+    assert all(file.path[-1] % 2 == (shard.split == "train") for shard in shards for file in shard.files)
+
+
+def test_limit_takes_an_even_part() -> None:
+    """A preview of n files holds n files, drawn from all classes."""
+    _, shards = make_plan(_manifest(sorted(_rows(1000, classes=4))), _settings(limit=80))
+
+    files = [file for shard in shards for file in shard.files]
+    assert len(files) == 80
+    assert len({file.label for file in files}) == 4
+
+
+@pytest.mark.parametrize(
+    ("num_files", "configured", "expected"),
+    [(24, "auto", 8), (1000, "auto", 8), (10_000, "auto", 40), (5_000_000, "auto", FULL_SHARD), (24, 100, 100)],
+)
+def test_shard_size(num_files: int, configured: int | str, expected: int) -> None:
+    """`auto` makes some 256 tasks of a small dataset and full shards of a large one."""
+    assert choose_shard_size(num_files, configured) == expected  # type: ignore[arg-type]
+
+
+def test_plan_file_gives_back_the_plan(tmp_path: Path) -> None:
+    """What is written can be read: head, and any shard alone."""
+    manifest, settings = _manifest(_rows(20)), _settings()
+    _, shards = make_plan(manifest, settings)
+
+    head, changed = write_plan(tmp_path / "p.parquet", "/raw", settings, manifest)
+
+    assert changed
+    assert read_plan_head(tmp_path / "p.parquet") == head
+    assert (head.raw, head.dataset, head.recipe, head.num_files) == ("/raw", "/d", Recipe(), 20)
+    wanted = {shards[1].name, shards[3].name}
+    assert list(read_planned_shards(tmp_path / "p.parquet", head, wanted)) == [shards[1], shards[3]]
+
+
+def test_unchanged_plan_is_left_alone(tmp_path: Path) -> None:
+    """Planning the same again does not touch the file."""
+    write_plan(tmp_path / "p.parquet", "/raw", _settings(), _manifest(_rows(20)))
+    before = (tmp_path / "p.parquet").stat().st_mtime_ns
+
+    _, changed = write_plan(tmp_path / "p.parquet", "/raw", _settings(), _manifest(_rows(20)))
+
+    assert not changed
+    assert (tmp_path / "p.parquet").stat().st_mtime_ns == before
