@@ -83,9 +83,8 @@ def _add_verb(verbs: Any, run: Callable[[argparse.Namespace], int | None]) -> ar
 
 def _add_demo(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
     verb = _add_verb(verbs, _run_demo)
-    verb.add_argument("folder", type=Path)
+    verb.add_argument("--done", type=Path, required=True, help="file to write at the end, beside the photos")
     verb.add_argument("--cores", type=int, default=os.cpu_count() or 1)
-    verb.add_argument("--done", type=Path, default=None, help="write this file when all photos are there")
     return verb
 
 
@@ -93,11 +92,10 @@ def _run_demo(options: argparse.Namespace) -> None:
     """Write a small sample of camera-like photos."""
     from ingest.build.demo import write_demo_photos  # noqa: PLC0415
 
-    logger.info("writing sample photos to %s", options.folder)
-    number = write_demo_photos(options.folder, workers=options.cores, on_done=_show("sample photo"))
-    logger.info("demo: %s in %s", count(number, "sample photo"), options.folder)
-    if options.done is not None:
-        _mark(options.done, {"photos": number})
+    folder = options.done.parent
+    number = write_demo_photos(folder, workers=options.cores, on_done=_show("sample photo"))
+    logger.info("demo: %s in %s", count(number, "sample photo"), folder)
+    _mark(options.done, {"photos": number})
 
 
 def _add_scan(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401

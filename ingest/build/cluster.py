@@ -141,7 +141,7 @@ class Cluster:
 
     def _run(self, function: Any, tasks: Iterator[tuple[int, Any]], topic: str) -> Iterator[Finished]:  # noqa: ANN401
         waiting: dict[Any, Any] = {}
-        ended = as_completed(raise_errors=False)
+        ended = as_completed(loop=self._client.loop, raise_errors=False)
 
         def submit(number: int) -> None:
             for index, task in itertools.islice(tasks, max(0, number)):

@@ -5,9 +5,7 @@ rule demo:
     log:
         work / "logs/demo.log",
     conda:
-        "ingest"
+        "../envs/ingest.yaml"
     threads: workflow.cores
-    params:
-        folder=DEMO_FOLDER,
     shell:
-        "ingest demo {params.folder:q} --cores {threads} --done {output:q} --log {log:q}"
+        "ingest demo --done {output:q} --cores {threads} --log {log:q}"

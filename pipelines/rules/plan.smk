@@ -7,7 +7,7 @@ rule plan:
     log:
         work / "logs/plan.log",
     conda:
-        "ingest"
+        "../envs/ingest.yaml"
     params:
         settings=settings.of_room("plan"),
     shell:

@@ -10,7 +10,7 @@ rule scan:
     log:
         work / "logs/scan.log",
     conda:
-        "ingest"
+        "../envs/ingest.yaml"
     params:
         settings=settings.of_room("scan"),
         now=time.time_ns(),

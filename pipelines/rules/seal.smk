@@ -8,6 +8,6 @@ rule seal:
     log:
         work / "logs/seal.log",
     conda:
-        "ingest"
+        "../envs/ingest.yaml"
     shell:
         "ingest seal --plan {input.plan:q} --done {output.done:q} --log {log:q}"

@@ -7,7 +7,7 @@ rule shrink:
     log:
         work / "logs/shrink.log",
     conda:
-        "ingest"
+        "../envs/ingest.yaml"
     threads: workflow.cores
     params:
         settings=settings.of_room("shrink"),
