@@ -14,6 +14,13 @@ import numpy as np
 
 from ingest import index, recipe, shard, store
 
+try:
+    import simplejpeg
+except ImportError:
+    from PIL import Image
+
+    simplejpeg = None
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -32,17 +39,20 @@ def picture_HWC(number: int, width: int = 224, height: int = 224) -> npt.NDArray
     return image
 
 
-def encode(image: npt.NDArray[np.uint8], quality: int = 95) -> bytes:
-    """Return a 4:4:4 JPEG, by whichever encoder is installed."""
-    try:
-        import simplejpeg
-    except ImportError:
-        from PIL import Image
+def encode(image: npt.NDArray[np.uint8]) -> bytes:
+    """Return a 4:4:4 JPEG of quality 95, by whichever encoder is installed."""
+    if simplejpeg is not None:
+        return bytes(simplejpeg.encode_jpeg(image, quality=95, colorsubsampling="444"))
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "JPEG", quality=95, subsampling=0)
+    return file.getvalue()
 
-        file = io.BytesIO()
-        Image.fromarray(image).save(file, "JPEG", quality=quality, subsampling=0)
-        return file.getvalue()
-    return bytes(simplejpeg.encode_jpeg(image, quality=quality, colorsubsampling="444"))
+
+def decode(data: bytes) -> npt.NDArray[np.uint8]:
+    """Return a JPEG's pixels, uint8 (H, W, 3), by whichever plain decoder is installed."""
+    if simplejpeg is not None:
+        return simplejpeg.decode_jpeg(data)
+    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
 
 
 def key_of(number: int) -> str:
@@ -76,7 +86,9 @@ def make_dataset(
     cut = recipe.Recipe(size=size, fit="cover" if width is None else "shortest", quality=95)
     numbers = [range(begin, min(begin + shard_size, samples)) for begin in range(0, samples, shard_size)]
     entries = [
-        _write_shard(str(folder), f"{split}/{i:06d}-{cut.hash()[:8]}", part, (width or size, size), classes * labels)
+        _write_shard(
+            str(folder), f"{split}/{i:06d}-{cut.hash()[:8]}", part, (width or size, size), classes * labels
+        )
         for i, part in enumerate(numbers)
     ]
     names = tuple(f"class {number}" for number in range(classes)) if labels else ()

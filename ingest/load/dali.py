@@ -11,7 +11,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import torch
-from nvidia import dali
+from nvidia.dali import Pipeline, fn, types
 from torch.utils.dlpack import from_dlpack
 
 from ingest.errors import DeviceError, IngestError
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 
     import numpy as np
     import numpy.typing as npt
-
-# Most of DALI is made while it is imported, where no type checker sees it.
-Pipeline: Any = dali.Pipeline
-fn: Any = dali.fn
-types: Any = dali.types
 
 _DTYPES = {"float32": types.FLOAT, "float16": types.FLOAT16, "uint8": types.UINT8}
 
@@ -273,7 +268,9 @@ def _graph(settings: Settings, feed: _Feed, device: str) -> tuple[Any, Any]:
     encoded, labels, *windows = fn.external_source(
         source=feed, no_copy=True, **(_WINDOWED_INPUTS if settings.random_windows else _INPUTS)
     )
-    decoder = {"device": "mixed", "hw_decoder_load": _HARDWARE_DECODER_LOAD} if device == "gpu" else {}
+    decoder: dict[str, Any] = (
+        {"device": "mixed", "hw_decoder_load": _HARDWARE_DECODER_LOAD} if device == "gpu" else {}
+    )
     images = fn.decoders.image(encoded, output_type=types.RGB, **decoder)
     mirror: Any = 0
     if settings.random_windows:

@@ -1,0 +1,41 @@
+"""Fixtures that more than one test file uses."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+if str(ROOT) not in sys.path:  # `pytest` leaves the working directory out, `python -m pytest` has it
+    sys.path.insert(0, str(ROOT))
+
+
+def pytest_configure(config):
+    """Declare the marker here too, for machines whose pytest does not read pyproject.toml."""
+    config.addinivalue_line("markers", "gpu: needs a CUDA device and DALI")
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """Return the folder of real and tricky pictures that lies beside the checkout."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no pictures at {folder}")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def sealed(tmp_path_factory):
+    """Return a sealed dataset: 20 samples of 4 classes in 3 shards, each with a reject; do not change it."""
+    from tests.datasets import make_dataset  # noqa: PLC0415  the path is complete only now
+
+    return make_dataset(tmp_path_factory.mktemp("sealed") / "dataset")
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request):
+    """Return each device in turn; one that is not there is skipped."""
+    torch = pytest.importorskip("torch")
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return request.param
