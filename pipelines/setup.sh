@@ -93,16 +93,16 @@ missing_for_simd() {
   local include
   include=$($venv_python -c 'import sysconfig; print(sysconfig.get_path("include"))')
   if ! compiles 'int main(void) { return 0; }'; then
-    echo "a C compiler (gcc)"
+    echo "C compiler (gcc)"
   elif ! compiles '#include <Python.h>' -c "-I$include"; then
-    echo "Python's C headers (python3-dev)"
+    echo "Python headers (python3-dev)"
   elif ! compiles '#include <zlib.h>
 int main(void) { return zlibVersion() == 0; }' -lz; then
-    echo "the zlib headers (zlib1g-dev)"
+    echo "zlib headers (zlib1g-dev)"
   elif ! compiles '#include <stdio.h>
 #include <jpeglib.h>
 int main(void) { struct jpeg_error_mgr e; return jpeg_std_error(&e) == 0; }' -ljpeg; then
-    echo "the JPEG headers (libjpeg-dev)"
+    echo "JPEG headers (libjpeg-dev)"
   fi
   rm -f .venv/.probe
 }
@@ -128,7 +128,7 @@ settle_pillow() {
   local missing
   missing=$(missing_for_simd)
   if [ -n "$missing" ]; then
-    say "$missing is missing, so plain Pillow takes the place of pillow-simd; it is slower, and that is all."
+    say "no $missing here, so plain Pillow takes the place of pillow-simd; it is slower, and that is all."
   elif ! install_pillow_simd; then
     say "pillow-simd could not be compiled (see .venv/pillow-simd.log), so plain Pillow takes its place."
   else
