@@ -1,0 +1,588 @@
+"""The image kernel: the bytes of one raw picture in, the bytes of one small JPEG out.
+
+This is the only module that imports PIL and simplejpeg. It reads no file and keeps no state: a function
+of bytes and a `Recipe`. What it cannot turn into a sample it refuses with `CorruptImageError`.
+
+How a JPEG is shrunk, and why (20 photos of 8 to 20 megapixels; `benchmarks/kernel.py` measures it again):
+nine tenths of the time is entropy decoding, which nobody can skip. So the picture is decoded at the
+smallest DCT scale that leaves `_OVERSAMPLING` times the target, straight to four bytes a pixel, which
+Pillow wraps without a copy and resamples once; it is turned upright afterwards, when it is small.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import io
+import re
+import struct
+import warnings
+from typing import TYPE_CHECKING
+
+import numpy as np
+import PIL
+import simplejpeg
+from PIL import Image, features
+
+from ingest.errors import CorruptImageError, DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from ingest.recipe import Fidelity, Recipe
+
+MAX_PIXELS = 200_000_000
+"""Largest picture that is decoded, as its header states it; 108-megapixel telephones are real."""
+
+# PIL warns above its limit and raises above twice that; ours is checked as soon as the size is known.
+Image.MAX_IMAGE_PIXELS = MAX_PIXELS
+
+# 1/4 rather than 1/8 at 4000x3000: with 3x the worst of 23 photos has 52.9 dB, with 2x 41, with 1x 32.
+_OVERSAMPLING: dict[Fidelity, float] = {"high": 3.0, "fast": 1.0, "exact": float("inf")}
+# libjpeg-turbo offers every eighth, but only these have SIMD code: 3/8 takes 1.1 times as long as 1/2.
+_DCT_DENOMINATORS = (8, 4, 2)
+# simplejpeg applies a scale only where it divides by at least `min_factor`; none divides by more than 8.
+_UNSCALED = 9
+
+_MAX_JPEG_SIDE = 65_500
+_EXIF_ORIENTATION = 0x0112
+_TIFF_SUBFILE_TYPE = 254
+_SANE_ENTRIES = 512  # of an EXIF directory that is worth searching
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_FIRST_SIDEWAYS = 5  # orientations 5 to 8 swap width and height
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shrunk:
+    """One sample and where it came from.
+
+    Attributes:
+        jpeg: baseline JPEG, RGB, 4:2:0, no EXIF. 4:2:0 because trainers throw more colour detail away
+            than it does, it is 0.8 of the bytes of 4:4:4, and every hardware decoder takes it.
+        width: of `jpeg`, in pixels.
+        height: of `jpeg`, in pixels.
+        source_width: of the raw picture once upright, in pixels.
+        source_height: of the raw picture once upright, in pixels.
+        source_format: what the bytes are, whatever the file is called: "JPEG", "PNG", ...
+        orientation: EXIF orientation that was applied, 1 to 8; 1 is none.
+        scale_denominator: the raw JPEG was decoded at 1/1, 1/2, 1/4 or 1/8 of its size; 1 if not a JPEG.
+        histogram: 256 counts each for R, G and B of the pixels before JPEG encoding, 768 in all.
+    """
+
+    jpeg: bytes
+    width: int
+    height: int
+    source_width: int
+    source_height: int
+    source_format: str
+    orientation: int
+    scale_denominator: int
+    histogram: tuple[int, ...] = dataclasses.field(repr=False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Geometry:
+    """What becomes of an upright picture; see `plan_geometry`.
+
+    Attributes:
+        box: left, top, right, bottom of the part that is kept, in pixels of the upright picture.
+        width: to which the box is resampled, in pixels.
+        height: to which the box is resampled, in pixels.
+        scale_denominator: 1, 2, 4 or 8: how much smaller a JPEG may be decoded.
+    """
+
+    box: tuple[float, float, float, float]
+    width: int
+    height: int
+    scale_denominator: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JpegHeader:
+    """What stands before the pixels of a JPEG.
+
+    Attributes:
+        width: as stored, in pixels.
+        height: as stored, in pixels.
+        kind: SOF0 baseline, SOF2 progressive, SOF3 lossless, ...; bits a sample; number of components.
+        orientation: EXIF orientation, 1 to 8; 1 where it is missing or broken.
+        segments: marker, begin and end of the payload of every segment, the first scan's header last.
+    """
+
+    width: int
+    height: int
+    kind: tuple[int, int, int]
+    orientation: int
+    segments: tuple[tuple[int, int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Source:
+    """A decoded picture, not yet upright; `image` is 1/`scale_denominator` of `width` x `height`."""
+
+    image: Image.Image
+    width: int
+    height: int
+    format: str
+    orientation: int
+    scale_denominator: int
+
+
+def shrink_image(data: bytes, recipe: Recipe) -> Shrunk:
+    """Turn the bytes of one raw picture into a sample.
+
+    Args:
+        data: a whole file: JPEG, or anything else that the installed Pillow decodes.
+        recipe: size, fit, fidelity, quality and background.
+
+    Returns:
+        The sample. The same bytes, recipe and engine versions give the same sample.
+
+    Raises:
+        CorruptImageError: with code ``empty``, ``not_an_image``, ``truncated``, ``corrupt``,
+            ``too_large`` or ``unsupported``.
+    """
+    if not data:
+        raise CorruptImageError("empty", "The file is empty.")
+    is_jpeg = data.startswith(b"\xff\xd8")
+    return _finish(
+        _read_jpeg(data, recipe) if is_jpeg else _read_with_pillow(data, recipe.background), recipe
+    )
+
+
+def decode_jpeg(data: bytes) -> NDArray[np.uint8]:
+    """Decode every pixel of a sample.
+
+    Args:
+        data: a JPEG of one or three components.
+
+    Returns:
+        uint8 (H, W, 3), RGB, 0 to 255.
+
+    Raises:
+        CorruptImageError: if it is not a JPEG, or any part of it is missing or does not decode.
+    """
+    header = read_jpeg_header(data)
+    if header.kind not in _TURBO_KINDS:
+        raise CorruptImageError("unsupported", "The JPEG is not baseline, 8 bits, RGB, as samples are.")
+    return _decode_strict(data, header, 1, "RGB")
+
+
+def encode_jpeg(image_HWC: NDArray[np.uint8], quality: int, exif: bytes | None = None) -> bytes:
+    """Encode pixels as a baseline 4:2:0 JPEG.
+
+    Args:
+        image_HWC: uint8 (H, W, 3), RGB, 0 to 255, C-contiguous.
+        quality: 1 to 100.
+        exif: a TIFF-structured block, with or without the leading ``Exif`` and two zero bytes; at most
+            65,527 bytes. None writes no EXIF.
+
+    Returns:
+        A JPEG file.
+    """
+    jpeg: bytes = simplejpeg.encode_jpeg(image_HWC, quality, colorspace="RGB", colorsubsampling="420")
+    if exif is None:
+        return jpeg
+    payload = b"Exif\0\0" + exif.removeprefix(b"Exif\0\0")
+    return jpeg[:2] + b"\xff\xe1" + (len(payload) + 2).to_bytes(2, "big") + payload + jpeg[2:]
+
+
+# ---- geometry: decides, touches no pixel
+
+
+def plan_geometry(width: int, height: int, recipe: Recipe) -> Geometry:
+    """Decide what is cut out, to what it is resampled, and how small a JPEG may be decoded.
+
+    Args:
+        width: of the upright picture, in pixels, at least 1.
+        height: of the upright picture, in pixels, at least 1.
+        recipe: size, fit and fidelity count.
+
+    Returns:
+        The plan. For ``contain`` it is the picture alone, without the padding.
+
+    Raises:
+        CorruptImageError: ``too_large`` if the sample would not fit into a JPEG.
+    """
+    box = _crop_box(width, height, recipe)
+    out_width, out_height = _resampled_size(width, height, recipe)
+    if max(out_width, out_height) > _MAX_JPEG_SIDE or out_width * out_height > MAX_PIXELS:
+        raise CorruptImageError("too_large", f"The sample would have {out_width}x{out_height} pixels.")
+    spare = min((box[2] - box[0]) / out_width, (box[3] - box[1]) / out_height)
+    needed = _OVERSAMPLING[recipe.fidelity]
+    denominator = next((n for n in _DCT_DENOMINATORS if spare / n >= needed), 1)
+    return Geometry(box, out_width, out_height, denominator)
+
+
+def _crop_box(width: int, height: int, recipe: Recipe) -> tuple[float, float, float, float]:
+    """Return the centre square for ``cover``, else the whole picture.
+
+    Always centred, so that mirroring the picture leaves the box where it is.
+    """
+    if recipe.fit != "cover":
+        return 0.0, 0.0, float(width), float(height)
+    side = min(width, height)
+    return (width - side) / 2, (height - side) / 2, (width + side) / 2, (height + side) / 2
+
+
+def _resampled_size(width: int, height: int, recipe: Recipe) -> tuple[int, int]:
+    """Return width and height of what the box becomes, each at least 1."""
+    if recipe.fit in {"cover", "stretch"}:
+        return recipe.size, recipe.size
+    side = max(width, height) if recipe.fit == "contain" else min(width, height)
+    return max(1, round(width * recipe.size / side)), max(1, round(height * recipe.size / side))
+
+
+def _upright_size(width: int, height: int, orientation: int) -> tuple[int, int]:
+    """Swap the sides of a picture that is stored lying on one of them."""
+    return (height, width) if orientation >= _FIRST_SIDEWAYS else (width, height)
+
+
+# ---- pixels: from a decoded picture to a sample
+
+
+def _finish(source: _Source, recipe: Recipe) -> Shrunk:
+    """Crop, resample, turn, pad and encode."""
+    upright = _upright_size(source.width, source.height, source.orientation)
+    image = _resample(source, plan_geometry(*upright, recipe))
+    # An ICC profile, once it counts, is applied here: 50,000 pixels rather than 12 million.
+    if recipe.fit == "contain":
+        image = _pad(image, recipe)
+    jpeg = simplejpeg.encode_jpeg(
+        np.asarray(image), recipe.quality, colorspace=image.mode, colorsubsampling="420"
+    )
+    return Shrunk(
+        jpeg,
+        *image.size,
+        *upright,
+        source.format,
+        source.orientation,
+        source.scale_denominator,
+        tuple(image.histogram()[:768]),  # 0.1 ms of 38; the fourth byte of RGBX is not counted
+    )
+
+
+def _resample(source: _Source, geometry: Geometry) -> Image.Image:
+    """Cut the box out and resample it as stored, then turn the small result upright."""
+    left, top, right, bottom = (edge / source.scale_denominator for edge in geometry.box)
+    size = _upright_size(geometry.width, geometry.height, source.orientation)
+    if source.orientation >= _FIRST_SIDEWAYS:
+        left, top, right, bottom = top, left, bottom, right
+    small = source.image.resize(size, Image.Resampling.LANCZOS, box=(left, top, right, bottom))
+    turn = _UPRIGHT.get(source.orientation)
+    return small if turn is None else small.transpose(turn)
+
+
+def _pad(image: Image.Image, recipe: Recipe) -> Image.Image:
+    """Centre a picture on a square of the background."""
+    canvas = Image.new("RGB", (recipe.size, recipe.size), recipe.background)
+    canvas.paste(image.convert("RGB"), ((recipe.size - image.width) // 2, (recipe.size - image.height) // 2))
+    return canvas
+
+
+# ---- JPEG in
+
+# Never SOF3: asked to scale a lossless JPEG, simplejpeg 1.9 writes past the end of its buffer.
+_TURBO_KINDS = {(sof, 8, components) for sof in (0, 1, 2, 9, 10) for components in (1, 3, 4)}
+_SOF0, _SOI, _EOI, _SOS, _APP0, _APP1, _APP14, _APP15, _COM = (
+    *(0xC0, 0xD8, 0xD9, 0xDA),
+    *(0xE0, 0xE1, 0xEE, 0xEF, 0xFE),
+)
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_WITHOUT_PAYLOAD = frozenset({0x01, *range(0xD0, 0xD8)})
+# As libjpeg looks for one: after any junk, any number of FF, then neither 00 nor FF.
+_MARKER = re.compile(rb"\xff+([^\x00\xff])")
+
+
+def read_jpeg_header(data: bytes) -> JpegHeader:
+    """Read what stands before the first scan, finding the same segments as libjpeg.
+
+    Raises:
+        CorruptImageError: ``not_an_image``, ``truncated``, ``corrupt`` or ``too_large``.
+    """
+    if not data.startswith(b"\xff\xd8"):
+        raise CorruptImageError("not_an_image", "The bytes do not begin as a JPEG does.")
+    segments = tuple(_iter_segments(data))
+    frame = next((data[begin - 3 : end] for marker, begin, end in segments if marker in _FRAMES), b"")
+    if len(frame) < len("MLLPHHWWC"):  # marker, length, precision, height, width, components
+        raise CorruptImageError("corrupt", "The JPEG has no frame header before its pixels.")
+    height, width = int.from_bytes(frame[4:6], "big"), int.from_bytes(frame[6:8], "big")
+    _check_size(width, height)
+    kind = frame[0] - _SOF0, frame[3], frame[8]
+    return JpegHeader(width, height, kind, _jpeg_orientation(data, segments), segments)
+
+
+def _iter_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield marker, begin and end of the payload of each segment, up to the first scan's header."""
+    position, marker = 2, 0
+    while marker != _SOS:
+        found = _MARKER.search(data, position)
+        if found is None:
+            raise CorruptImageError("truncated", "The JPEG ends within its header.")
+        marker, position = found[1][0], found.end()
+        if marker in {_SOI, _EOI}:
+            raise CorruptImageError("corrupt", "The JPEG begins or ends again before its first pixel.")
+        if marker not in _WITHOUT_PAYLOAD:
+            begin, end = position + 2, position + int.from_bytes(data[position : position + 2], "big")
+            if not begin <= end <= len(data):
+                raise CorruptImageError("truncated", "The JPEG ends within its header.")
+            yield marker, begin, end
+            position = end
+
+
+def _jpeg_orientation(data: bytes, segments: tuple[tuple[int, int, int], ...]) -> int:
+    """Return the orientation of the first EXIF block, 1 if there is none."""
+    for marker, begin, end in segments:
+        if marker == _APP1 and data.startswith(b"Exif\0", begin, end):
+            return _tiff_orientation(data[begin + 6 : end])
+    return 1
+
+
+def _tiff_orientation(exif: bytes) -> int:
+    """Read the orientation from a TIFF block, 1 where it is missing, broken or not 1 to 8."""
+    order = {b"II": "<", b"MM": ">"}.get(exif[:2])
+    if order is None or len(exif) < 10:  # noqa: PLR2004 - its header, and the number of entries
+        return 1
+    (directory,) = struct.unpack_from(order + "I", exif, 4)
+    entries = exif[directory + 2 : directory + 2 + 12 * _SANE_ENTRIES]
+    for tag, kind, _, value in struct.iter_unpack(order + "HHI4s", entries[: len(entries) // 12 * 12]):
+        if tag == _EXIF_ORIENTATION:
+            is_long = kind in {4, 9}  # it should be a short; some cameras write a long
+            return _valid_orientation(*struct.unpack(order + ("I" if is_long else "H2x"), value))
+    return 1
+
+
+def _valid_orientation(value: object) -> int:
+    """Return 1 to 8, and 1 for anything else."""
+    return value if isinstance(value, int) and value in _UPRIGHT else 1
+
+
+def _check_size(width: int, height: int) -> None:
+    """Refuse, before a pixel is allocated, what has none or too many."""
+    if width < 1 or height < 1:
+        raise CorruptImageError("corrupt", f"The header states {width}x{height} pixels.")
+    if width * height > MAX_PIXELS:
+        limit = f"{MAX_PIXELS:,} at most are decoded"
+        raise CorruptImageError("too_large", f"The header states {width}x{height} pixels; {limit}.")
+
+
+def _read_jpeg(data: bytes, recipe: Recipe) -> _Source:
+    """Decode a JPEG as small as the recipe allows."""
+    header = read_jpeg_header(data)
+    if header.kind not in _TURBO_KINDS:
+        return _read_odd_jpeg(data, header)
+    upright = _upright_size(header.width, header.height, header.orientation)
+    scale = plan_geometry(*upright, recipe).scale_denominator
+    is_cmyk = header.kind[-1] == 4  # noqa: PLR2004 - inks
+    try:
+        pixels = _decode_strict(data, header, scale, "CMYK" if is_cmyk else "RGBX")
+    except _OddSamplingError:
+        return _read_odd_jpeg(data, header)
+    if is_cmyk:  # nothing is missing; Pillow knows whether the inks are inverted
+        return _read_odd_jpeg(data, header)
+    image = Image.frombuffer("RGBX", pixels.shape[1::-1], pixels, "raw", "RGBX", 0, 1)
+    return _Source(image, header.width, header.height, "JPEG", header.orientation, scale)
+
+
+def _read_odd_jpeg(data: bytes, header: JpegHeader) -> _Source:
+    """Let Pillow decode what simplejpeg cannot: CMYK, odd sampling factors, other kinds if its libjpeg can."""
+    try:
+        source = _read_with_pillow(data, (0, 0, 0))
+    except CorruptImageError as error:
+        if header.kind in _TURBO_KINDS or error.code == "truncated":
+            raise
+        kind = "SOF{}, {} bits, {} components".format(*header.kind)
+        raise CorruptImageError("unsupported", f"JPEGs of kind {kind} are not decoded.") from error
+    return dataclasses.replace(source, format="JPEG", orientation=header.orientation)
+
+
+class _OddSamplingError(Exception):
+    """TurboJPEG refuses sampling factors that libjpeg decodes."""
+
+
+def _decode_strict(data: bytes, header: JpegHeader, scale: int, colorspace: str) -> NDArray[np.uint8]:
+    """Decode at 1/`scale` to uint8 (H, W, bytes a pixel); any warning but a harmless one raises."""
+    size = -(-header.height // scale), -(-header.width // scale)
+    for _ in range(3):  # at most: without junk, without padding, then it must do
+        try:
+            pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(
+                data,
+                colorspace,
+                fastupsample=scale > 1,  # chroma need not be smooth before it is averaged: 0 to 1.6 dB better
+                min_height=size[0],
+                min_width=size[1],
+                min_factor=scale if scale > 1 else _UNSCALED,
+            )
+        except ValueError as error:
+            data = _mend(data, str(error))
+        else:
+            if pixels.shape[:2] == size:
+                return pixels
+    raise CorruptImageError("corrupt", "The JPEG has too much junk between its parts.")
+
+
+def _mend(data: bytes, warning: str) -> bytes:
+    """Take out what a harmless warning was about, so that decoding again shows whether there are others.
+
+    libjpeg reports only its last warning: to overlook a harmless one would be to overlook all before it.
+
+    Raises:
+        CorruptImageError: if the warning is not harmless.
+        _OddSamplingError: if it is none, and Pillow may decode the picture.
+    """
+    if "subsampling" in warning:
+        raise _OddSamplingError
+    padding = re.search(r"(\d+) extraneous bytes before marker 0xd9", warning)
+    if padding:
+        end = data.find(b"\xff\xd9", read_jpeg_header(data).segments[-1][2])
+        return data[: end - int(padding[1])] + data[end:]
+    if "bad ICC marker" in warning or "extraneous bytes before marker" in warning:
+        return _without_junk(data)
+    code = "truncated" if "Premature end of JPEG" in warning else "corrupt"
+    raise CorruptImageError(code, f"The JPEG does not decode: {warning}.")
+
+
+def _without_junk(data: bytes) -> bytes:
+    """Keep the header segments that pixels depend on, and nothing between them."""
+    segments = read_jpeg_header(data).segments
+    kept = [
+        b"\xff" + data[begin - 3 : end]
+        for marker, begin, end in segments
+        if marker in {_APP0, _APP14} or not (_APP0 <= marker <= _APP15 or marker == _COM)
+    ]
+    return b"\xff\xd8" + b"".join(kept) + data[segments[-1][2] :]
+
+
+# ---- everything else in, through Pillow
+
+
+def _read_with_pillow(data: bytes, background: tuple[int, int, int]) -> _Source:
+    """Let Pillow decode every pixel, and say in our words what went wrong."""
+    with warnings.catch_warnings():  # of odd metadata and large pictures, neither of them news here
+        warnings.simplefilter("ignore")
+        try:
+            return _open_with_pillow(data, background)
+        except (CorruptImageError, MemoryError):
+            raise
+        except Exception as error:  # its plugins raise anything from struct.error to ZeroDivisionError
+            raise _explain(data, error) from error
+
+
+def _open_with_pillow(data: bytes, background: tuple[int, int, int]) -> _Source:
+    with Image.open(io.BytesIO(data)) as image:
+        _check_size(*image.size)
+        image.load()  # before EXIF is asked for: what that swallows would be missing from the pixels
+        if image.format == "TIFF" and image.getexif().get(_TIFF_SUBFILE_TYPE) == 1:
+            raise CorruptImageError("unsupported", "This is a camera raw file; what shows is its thumbnail.")
+        rgb, orientation = _to_rgb(image, background), _pillow_orientation(image)
+        return _Source(rgb, *rgb.size, str(image.format), orientation, 1)
+
+
+def _pillow_orientation(image: Image.Image) -> int:
+    """Return what is left to turn: nothing for a TIFF, which Pillow turns itself."""
+    try:
+        return _valid_orientation(image.getexif().get(_EXIF_ORIENTATION))
+    except Exception:  # noqa: BLE001 - a broken EXIF block raises anything, and is no reason to lose a picture
+        return 1
+
+
+def _to_rgb(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
+    """Bring any mode to RGB, transparent pixels on the background.
+
+    Laying a picture on a plain background before resampling is resampling with premultiplied alpha.
+    """
+    if image.mode.startswith("I;16"):
+        gray = (np.asarray(image).astype(np.uint32) + 128) // 257  # 0..65535 to 0..255, rounded
+        return Image.fromarray(gray.astype(np.uint8)).convert("RGB")
+    if image.mode in {"I", "F"}:
+        raise CorruptImageError("unsupported", "Samples of 32 bits have no known range.")
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    canvas = Image.new("RGBA", image.size, (*background, 255))
+    return Image.alpha_composite(canvas, image.convert("RGBA")).convert("RGB")
+
+
+_UNREAD = "which the installed Pillow does not read"
+_KINDS = (  # what unrecognised bytes may be: how they begin, code, name
+    (rb"\s*<(!doctype html|html)", "not_an_image", "an HTML page"),
+    (rb"\s*<(\?xml|svg)", "not_an_image", "an SVG or XML text"),
+    (rb"version https://git-lfs", "not_an_image", "a Git LFS pointer, not the file it points to"),
+    (rb"\x00\x05\x16[\x00\x07]", "not_an_image", "a side file of macOS, not the picture"),
+    (rb".{4}ftyp(hei|hev|mif|msf|avi)", "unsupported", f"HEIC or AVIF, {_UNREAD}"),
+    (rb"RIFF.{4}WEBP", "unsupported", f"WebP, {_UNREAD}"),
+    (rb"\xff\x0a|\x00{3}\x0cJXL ", "unsupported", f"JPEG XL, {_UNREAD}"),
+    (rb"II[*+]\0|MM\0[*+]", "unsupported", f"a kind of TIFF {_UNREAD}"),
+    (rb"\x89PNG|GIF8|BM", "corrupt", "a picture with a broken header"),
+    (rb"", "not_an_image", "no picture in any format that the installed Pillow reads"),
+)
+
+
+def _explain(data: bytes, error: Exception) -> CorruptImageError:
+    """Find the code and the sentence for what Pillow raised."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, Image.DecompressionBombError):
+        return CorruptImageError("too_large", f"The header states more than {MAX_PIXELS:,} pixels.")
+    if isinstance(error, PIL.UnidentifiedImageError):
+        code, name = next(
+            (code, name) for begin, code, name in _KINDS if re.match(begin, data, re.DOTALL | re.IGNORECASE)
+        )
+        return CorruptImageError(code, f"This is {name}.")
+    if "truncated" in text:
+        return CorruptImageError("truncated", f"The picture is cut off: {text}.")
+    if re.search(r"not available|unsupported|cannot handle|conversion from", text, re.IGNORECASE):
+        return CorruptImageError("unsupported", f"The installed Pillow cannot decode this: {text}.")
+    return CorruptImageError("corrupt", f"The picture does not decode: {text}.")
+
+
+# ---- the engines
+
+
+def engine_versions() -> dict[str, str]:
+    """Return what decides the bytes of a sample besides the recipe: name of each engine to its version."""
+    owners = _pil_owners()
+    return {
+        "pillow": PIL.__version__,
+        "pillow_distribution": next(iter(owners), "unknown"),
+        "pillow_libjpeg_turbo": features.version_feature("libjpeg_turbo") or "none",
+        "simplejpeg": simplejpeg.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def check_single_pil() -> None:
+    """Make sure that the package PIL is one distribution, whole.
+
+    Raises:
+        DeviceError: if pillow and pillow-simd have both written it, or its version is not its owner's.
+    """
+    owners = _pil_owners()
+    remedy = "run `pip uninstall -y pillow pillow-simd` and install the one you want again"
+    if len(owners) > 1:
+        named = " and ".join(f"{name} {version}" for name, version in owners.items())
+        raise DeviceError(f"{named} have overwritten each other's package PIL: {remedy}.")
+    for name, version in owners.items():
+        if version != PIL.__version__:
+            raise DeviceError(f"{name} {version} is installed, but PIL is {PIL.__version__}: {remedy}.")
+
+
+def _pil_owners() -> dict[str, str]:
+    """Return name and version of each distribution that has files of PIL; a shim without files has none."""
+    owners = {}
+    for name in ("pillow", "pillow-simd"):
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if any(file.parts[0] == "PIL" for file in distribution.files or ()):
+            owners[name] = distribution.version
+    return owners
