@@ -106,10 +106,11 @@ def loader(
     )
     options.check_not_empty(schedule, split)
     mean, std = options.scale(index, normalise, dtype)
+    threads = options.default_threads(num_local) if num_threads is None else num_threads
     settings = engine.Settings(
         device=chosen_device,
         batch_size=batch_size,
-        num_threads=options.check_number("num_threads", num_threads or options.default_threads(num_local), 1),
+        num_threads=options.check_number("num_threads", threads, 1),
         prefetch=options.check_number("prefetch", prefetch, 1),
         size=index.recipe.size,
         random_windows=options.check_choice("transform", transform, ["eval", "train"]) == "train",
@@ -199,8 +200,9 @@ class Loader:
         """Return the number of batches of an epoch: the same for every epoch and rank."""
         return self._schedule.num_batches
 
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor | Any]]:
         """Start the next epoch: number 0, then 1 and so on, whether or not the one before was finished."""
+        # `| Any`, not `| None`: whoever opened a dataset knows whether it has labels, and need not ask again.
         source, current = self._opened(), self._epoch
         self._epoch += 1
         return self._iterate(source, current)
@@ -247,7 +249,7 @@ class Loader:
             raise ConfigError("this loader is closed: open the dataset again with ingest.loader()")
         return self._source
 
-    def _iterate(self, source: _Source, number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+    def _iterate(self, source: _Source, number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor | Any]]:
         has_labels = source.samples.labels is not None
         engine = _import_engine()
         try:
