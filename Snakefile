@@ -9,7 +9,7 @@ from ingest.build.lifeline import name_workflow
 min_version("9.9")
 
 
-configfile: workflow.source_path("pipelines/config.yaml")
+configfile: f"{workflow.basedir}/pipelines/config.yaml"
 
 
 settings = check_settings(config)

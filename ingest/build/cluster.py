@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 Counts = tuple[int, ...]
 
 _TICK_INTERVAL_S = 0.5
-_CONNECT_TIMEOUT_S = 20
+_CONNECT_TIMEOUT_S = 10
 _TASKS_A_THREAD = 2  # one that runs and one that waits: no thread idles while its result travels
 
 _QUIET = {
