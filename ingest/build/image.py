@@ -3,8 +3,8 @@
 This is the only module that imports PIL and simplejpeg. It reads no file and keeps no state: a function
 of bytes and a `Recipe`. What it cannot turn into a sample it refuses with `CorruptImageError`.
 
-How a JPEG is shrunk, and why (20 photos of 8 to 20 megapixels; `benchmarks/kernel.py` measures it again):
-nine tenths of the time is entropy decoding, which nobody can skip. So the picture is decoded at the
+How a JPEG is shrunk, and why (23 photos of 8 to 17 megapixels; `benchmarks/kernel.py` measures it again):
+eight tenths of the time is entropy decoding, which nobody can skip. So the picture is decoded at the
 smallest DCT scale that leaves `_OVERSAMPLING` times the target, straight to four bytes a pixel, which
 Pillow wraps without a copy and resamples once; it is turned upright afterwards, when it is small.
 """
@@ -49,7 +49,6 @@ _UNSCALED = 9
 _MAX_JPEG_SIDE = 65_500
 _EXIF_ORIENTATION = 0x0112
 _TIFF_SUBFILE_TYPE = 254
-_SANE_ENTRIES = 512  # of an EXIF directory that is worth searching
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -75,7 +74,8 @@ class Shrunk:
         source_height: of the raw picture once upright, in pixels.
         source_format: what the bytes are, whatever the file is called: "JPEG", "PNG", ...
         orientation: EXIF orientation that was applied, 1 to 8; 1 is none.
-        scale_denominator: the raw JPEG was decoded at 1/1, 1/2, 1/4 or 1/8 of its size; 1 if not a JPEG.
+        scale_num: always 1; the raw JPEG was decoded at 1/1, 1/2, 1/4 or 1/8 of its size.
+        scale_denominator: 1, 2, 4 or 8; 1 if it was not a JPEG.
         histogram: 256 counts each for R, G and B of the pixels before JPEG encoding, 768 in all.
     """
 
@@ -86,6 +86,7 @@ class Shrunk:
     source_height: int
     source_format: str
     orientation: int
+    scale_num: int
     scale_denominator: int
     histogram: tuple[int, ...] = dataclasses.field(repr=False)
 
@@ -152,12 +153,29 @@ def shrink_image(data: bytes, recipe: Recipe) -> Shrunk:
         CorruptImageError: with code ``empty``, ``not_an_image``, ``truncated``, ``corrupt``,
             ``too_large`` or ``unsupported``.
     """
-    if not data:
-        raise CorruptImageError("empty", "The file is empty.")
-    is_jpeg = data.startswith(b"\xff\xd8")
-    return _finish(
-        _read_jpeg(data, recipe) if is_jpeg else _read_with_pillow(data, recipe.background), recipe
+    source = _read(data, recipe)
+    image = _render(source, recipe)
+    return Shrunk(
+        simplejpeg.encode_jpeg(
+            np.asarray(image), recipe.quality, colorspace=image.mode, colorsubsampling="420"
+        ),
+        *image.size,
+        *_upright_size(source.width, source.height, source.orientation),
+        source.format,
+        source.orientation,
+        1,
+        source.scale_denominator,
+        tuple(image.histogram()[:768]),  # 0.1 ms of 37; the fourth byte of RGBX is not counted
     )
+
+
+def shrink_pixels(data: bytes, recipe: Recipe) -> NDArray[np.uint8]:
+    """Return the pixels that `shrink_image` encodes: uint8 (H, W, 3), RGB, 0 to 255, upright.
+
+    Raises:
+        CorruptImageError: as `shrink_image` does.
+    """
+    return np.asarray(_render(_read(data, recipe), recipe).convert("RGB"))
 
 
 def decode_jpeg(data: bytes) -> NDArray[np.uint8]:
@@ -173,8 +191,8 @@ def decode_jpeg(data: bytes) -> NDArray[np.uint8]:
         CorruptImageError: if it is not a JPEG, or any part of it is missing or does not decode.
     """
     header = read_jpeg_header(data)
-    if header.kind not in _TURBO_KINDS:
-        raise CorruptImageError("unsupported", "The JPEG is not baseline, 8 bits, RGB, as samples are.")
+    if header.kind not in _TURBO_KINDS or header.kind[-1] == _CMYK:
+        raise CorruptImageError("unsupported", "The JPEG is not 8 bits, gray or RGB, as samples are.")
     return _decode_strict(data, header, 1, "RGB")
 
 
@@ -251,25 +269,21 @@ def _upright_size(width: int, height: int, orientation: int) -> tuple[int, int]:
 # ---- pixels: from a decoded picture to a sample
 
 
-def _finish(source: _Source, recipe: Recipe) -> Shrunk:
-    """Crop, resample, turn, pad and encode."""
+def _read(data: bytes, recipe: Recipe) -> _Source:
+    """Decode a file of any format."""
+    if not data:
+        raise CorruptImageError("empty", "The file is empty.")
+    if data.startswith(b"\xff\xd8"):
+        return _read_jpeg(data, recipe)
+    return _read_with_pillow(data, recipe.background)
+
+
+def _render(source: _Source, recipe: Recipe) -> Image.Image:
+    """Crop, resample, turn and pad, to RGB or RGBX."""
     upright = _upright_size(source.width, source.height, source.orientation)
     image = _resample(source, plan_geometry(*upright, recipe))
-    # An ICC profile, once it counts, is applied here: 50,000 pixels rather than 12 million.
-    if recipe.fit == "contain":
-        image = _pad(image, recipe)
-    jpeg = simplejpeg.encode_jpeg(
-        np.asarray(image), recipe.quality, colorspace=image.mode, colorsubsampling="420"
-    )
-    return Shrunk(
-        jpeg,
-        *image.size,
-        *upright,
-        source.format,
-        source.orientation,
-        source.scale_denominator,
-        tuple(image.histogram()[:768]),  # 0.1 ms of 38; the fourth byte of RGBX is not counted
-    )
+    # An ICC profile, once it counts, is applied here: to 50,000 pixels rather than to 12 million.
+    return _pad(image, recipe) if recipe.fit == "contain" else image
 
 
 def _resample(source: _Source, geometry: Geometry) -> Image.Image:
@@ -293,7 +307,8 @@ def _pad(image: Image.Image, recipe: Recipe) -> Image.Image:
 # ---- JPEG in
 
 # Never SOF3: asked to scale a lossless JPEG, simplejpeg 1.9 writes past the end of its buffer.
-_TURBO_KINDS = {(sof, 8, components) for sof in (0, 1, 2, 9, 10) for components in (1, 3, 4)}
+_GRAY, _COLOUR, _CMYK = 1, 3, 4  # components
+_TURBO_KINDS = {(sof, 8, components) for sof in (0, 1, 2, 9, 10) for components in (_GRAY, _COLOUR, _CMYK)}
 _SOF0, _SOI, _EOI, _SOS, _APP0, _APP1, _APP14, _APP15, _COM = (
     *(0xC0, 0xD8, 0xD9, 0xDA),
     *(0xE0, 0xE1, 0xEE, 0xEF, 0xFE),
@@ -354,7 +369,8 @@ def _tiff_orientation(exif: bytes) -> int:
     if order is None or len(exif) < 10:  # noqa: PLR2004 - its header, and the number of entries
         return 1
     (directory,) = struct.unpack_from(order + "I", exif, 4)
-    entries = exif[directory + 2 : directory + 2 + 12 * _SANE_ENTRIES]
+    (count,) = struct.unpack(order + "H", exif[directory : directory + 2].ljust(2, b"\0"))
+    entries = exif[directory + 2 :][: 12 * count]
     for tag, kind, _, value in struct.iter_unpack(order + "HHI4s", entries[: len(entries) // 12 * 12]):
         if tag == _EXIF_ORIENTATION:
             is_long = kind in {4, 9}  # it should be a short; some cameras write a long
@@ -383,7 +399,7 @@ def _read_jpeg(data: bytes, recipe: Recipe) -> _Source:
         return _read_odd_jpeg(data, header)
     upright = _upright_size(header.width, header.height, header.orientation)
     scale = plan_geometry(*upright, recipe).scale_denominator
-    is_cmyk = header.kind[-1] == 4  # noqa: PLR2004 - inks
+    is_cmyk = header.kind[-1] == _CMYK
     try:
         pixels = _decode_strict(data, header, scale, "CMYK" if is_cmyk else "RGBX")
     except _OddSamplingError:
@@ -395,7 +411,7 @@ def _read_jpeg(data: bytes, recipe: Recipe) -> _Source:
 
 
 def _read_odd_jpeg(data: bytes, header: JpegHeader) -> _Source:
-    """Let Pillow decode what simplejpeg cannot: CMYK, odd sampling factors, other kinds if its libjpeg can."""
+    """Let Pillow decode what simplejpeg cannot: CMYK, odd sampling factors, other kinds if it can."""
     try:
         source = _read_with_pillow(data, (0, 0, 0))
     except CorruptImageError as error:
@@ -406,14 +422,14 @@ def _read_odd_jpeg(data: bytes, header: JpegHeader) -> _Source:
     return dataclasses.replace(source, format="JPEG", orientation=header.orientation)
 
 
-class _OddSamplingError(Exception):
-    """TurboJPEG refuses sampling factors that libjpeg decodes."""
+class _OddSamplingError(CorruptImageError):
+    """TurboJPEG refuses sampling factors that libjpeg, and so Pillow, decodes."""
 
 
 def _decode_strict(data: bytes, header: JpegHeader, scale: int, colorspace: str) -> NDArray[np.uint8]:
     """Decode at 1/`scale` to uint8 (H, W, bytes a pixel); any warning but a harmless one raises."""
     size = -(-header.height // scale), -(-header.width // scale)
-    for _ in range(3):  # at most: without junk, without padding, then it must do
+    for _ in range(3):  # as it is, without junk in its header, without padding at its end
         try:
             pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(
                 data,
@@ -428,7 +444,7 @@ def _decode_strict(data: bytes, header: JpegHeader, scale: int, colorspace: str)
         else:
             if pixels.shape[:2] == size:
                 return pixels
-    raise CorruptImageError("corrupt", "The JPEG has too much junk between its parts.")
+    raise CorruptImageError("corrupt", "The JPEG decodes only with bytes left over among its pixels.")
 
 
 def _mend(data: bytes, warning: str) -> bytes:
@@ -438,10 +454,9 @@ def _mend(data: bytes, warning: str) -> bytes:
 
     Raises:
         CorruptImageError: if the warning is not harmless.
-        _OddSamplingError: if it is none, and Pillow may decode the picture.
     """
     if "subsampling" in warning:
-        raise _OddSamplingError
+        raise _OddSamplingError("unsupported", "The sampling factors of the JPEG are not supported.")
     padding = re.search(r"(\d+) extraneous bytes before marker 0xd9", warning)
     if padding:
         end = data.find(b"\xff\xd9", read_jpeg_header(data).segments[-1][2])
