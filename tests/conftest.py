@@ -27,7 +27,7 @@ def shared_data():
 @pytest.fixture(scope="session")
 def sealed(tmp_path_factory):
     """Return a sealed dataset: 20 samples of 4 classes in 3 shards, each with a reject; do not change it."""
-    from tests.datasets import make_dataset  # noqa: PLC0415  the path is complete only now
+    from tests.datasets import make_dataset
 
     return make_dataset(tmp_path_factory.mktemp("sealed") / "dataset")
 

@@ -51,7 +51,7 @@ def encode(image: npt.NDArray[np.uint8]) -> bytes:
 def decode(data: bytes) -> npt.NDArray[np.uint8]:
     """Return a JPEG's pixels, uint8 (H, W, 3), by whichever plain decoder is installed."""
     if simplejpeg is not None:
-        return simplejpeg.decode_jpeg(data)
+        return np.asarray(simplejpeg.decode_jpeg(data))
     return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
 
 

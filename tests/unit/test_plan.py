@@ -29,14 +29,18 @@ def _manifest(rows: list[tuple[bytes, int, str, str, str | None]]) -> pa.Table:
 
 
 def _rows(number: int, classes: int = 3) -> list[tuple[bytes, int, str, str, str | None]]:
-    return [(b"c%d/%d.jpg" % (i % classes, i), 100 + i, "v1", "train", f"c{i % classes}") for i in range(number)]
+    return [
+        (b"c%d/%d.jpg" % (i % classes, i), 100 + i, "v1", "train", f"c{i % classes}") for i in range(number)
+    ]
 
 
 def _settings(**changes: object) -> PlanSettings:
     return PlanSettings(**{"dataset": "/d", "recipe": Recipe(), "samples_per_shard": 4, **changes})  # type: ignore[arg-type]
 
 
-paths = st.lists(st.binary(min_size=1, max_size=30).filter(lambda b: b"\0" not in b), unique=True, max_size=60)
+paths = st.lists(
+    st.binary(min_size=1, max_size=30).filter(lambda b: b"\0" not in b), unique=True, max_size=60
+)
 
 
 @given(paths=paths, shard_size=st.integers(1, 10), seed=st.integers(0, 2**40))
@@ -114,7 +118,11 @@ def test_classes_are_numbered_in_sorted_order() -> None:
     classes, shards = make_plan(_manifest(rows), _settings())
 
     assert classes == ("a", "b")
-    assert {file.path: file.class_id for shard in shards for file in shard.files} == {b"b/1": 1, b"a/1": 0, b"1": None}
+    assert {file.path: file.class_id for shard in shards for file in shard.files} == {
+        b"b/1": 1,
+        b"a/1": 0,
+        b"1": None,
+    }
 
 
 def test_splits_share_no_shard() -> None:
@@ -139,7 +147,13 @@ def test_limit_takes_an_even_part() -> None:
 
 @pytest.mark.parametrize(
     ("num_files", "configured", "expected"),
-    [(24, "auto", 8), (1000, "auto", 8), (10_000, "auto", 40), (5_000_000, "auto", FULL_SHARD), (24, 100, 100)],
+    [
+        (24, "auto", 8),
+        (1000, "auto", 8),
+        (10_000, "auto", 40),
+        (5_000_000, "auto", FULL_SHARD),
+        (24, 100, 100),
+    ],
 )
 def test_shard_size(num_files: int, configured: int | str, expected: int) -> None:
     """`auto` makes some 256 tasks of a small dataset and full shards of a large one."""

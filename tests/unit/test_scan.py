@@ -86,7 +86,12 @@ def test_manifest_lists_every_candidate_once(tmp_path: Path) -> None:
         (b"a/2.png", "a"),
         (b"b/deep/1.jpg", "b"),
     ]
-    assert (found.candidates, found.bytes, found.skipped, found.changed) == (3, 3, {"hidden": 1, "other": 1}, True)
+    assert (found.candidates, found.bytes, found.skipped, found.changed) == (
+        3,
+        3,
+        {"hidden": 1, "other": 1},
+        True,
+    )
 
 
 def test_unchanged_folder_leaves_the_manifest_alone(tmp_path: Path) -> None:
@@ -136,7 +141,7 @@ def test_folder_without_pictures_is_one_sentence(tmp_path: Path, kind: str) -> N
     if kind == "no pictures":
         _write(raw, "README.md")
 
-    with pytest.raises(StoreError, match="raw: .*config key 'raw'") as caught:
+    with pytest.raises(StoreError, match=r"raw: .*config key 'raw'") as caught:
         scan(str(raw), tmp_path / "m.parquet")
 
     assert "\n" not in str(caught.value)

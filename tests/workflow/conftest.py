@@ -86,6 +86,7 @@ def environment() -> dict[str, str]:
 
 
 def run(command: list[str], folder: Path) -> Outcome:
+    """Run a command in `folder` and return how it ended."""
     done = subprocess.run(
         command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         timeout=_DEADLINE_S, check=False,
@@ -95,7 +96,7 @@ def run(command: list[str], folder: Path) -> Outcome:
 
 def picture(number: int, width: int = 320, height: int = 240) -> bytes:
     """Return a JPEG with something in it that differs from every other number's."""
-    from ingest.build.image import encode_jpeg  # noqa: PLC0415
+    from ingest.build.image import encode_jpeg
 
     grain = np.random.default_rng(number).integers(0, 256, (height // 8, width // 8, 3), np.uint8)
     return encode_jpeg(np.ascontiguousarray(np.kron(grain, np.ones((8, 8, 1), np.uint8))), 90)
@@ -103,7 +104,7 @@ def picture(number: int, width: int = 320, height: int = 240) -> bytes:
 
 def png(width: int = 300, height: int = 300) -> bytes:
     """Return a PNG of one colour."""
-    from PIL import Image  # noqa: PLC0415
+    from PIL import Image
 
     file = io.BytesIO()
     Image.new("RGB", (width, height), (200, 30, 60)).save(file, "PNG")
@@ -131,6 +132,7 @@ def wait_until(happens, what: str) -> None:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process as the kernel does when memory runs out: with no chance to clean up."""
     process.send_signal(signal.SIGKILL)
     process.wait()
 

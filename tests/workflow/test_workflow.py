@@ -1,4 +1,4 @@
-"""The main job through the real Snakefile: builds, does nothing twice, survives kills, and fails in a sentence."""
+"""The main job through the real Snakefile: builds, does nothing twice, survives kills, fails clearly."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ from tests.workflow.conftest import (
 
 pytestmark = pytest.mark.workflow
 
+_HOLDER = """
+import sys; from pathlib import Path; from ingest.store import hold
+with hold(Path(sys.argv[1]), wait=iter(())): print("held", flush=True); input()
+"""
+
 
 def test_build_rebuild_and_increments(project: Project) -> None:
     """A build seals all photos; again does nothing; edits, new files and settings rebuild what they touch."""
@@ -47,7 +52,9 @@ def test_build_rebuild_and_increments(project: Project) -> None:
     verified = project.ingest("verify", str(project.dataset))
     assert (verified.status, "21 samples" in verified.text, "no fault" in verified.text) == (0, True, True)
     inspected = project.ingest("inspect", str(project.dataset)).text
-    assert [word for word in ("train: 21 samples", "0 cats, 1 dogs", "1 truncated") if word not in inspected] == []
+    assert [
+        word for word in ("train: 21 samples", "0 cats, 1 dogs", "1 truncated") if word not in inspected
+    ] == []
 
     stamps = {path: path.stat().st_mtime_ns for path in project.dataset.rglob("*.*") if path.is_file()}
     again = project.snakemake()
@@ -125,13 +132,14 @@ def test_attaches_to_a_running_cluster(project: Project) -> None:
     quiet = {"cwd": project.folder.parent, "env": environment(), "stderr": subprocess.DEVNULL}
     address_file = project.folder / "scheduler.json"
     scheduler = subprocess.Popen(
-        [python, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard",
-         "--scheduler-file", str(address_file)], **quiet,
+        [python, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0",
+         "--no-dashboard", "--scheduler-file", str(address_file)], **quiet,
     )  # fmt: skip
     wait_until(lambda: address_file.exists() and address_file.read_text().endswith("}"), "a scheduler")
     worker = subprocess.Popen(
-        [python, "-m", "distributed.cli.dask_worker", "--scheduler-file", str(address_file), "--nthreads", "1",
-         "--no-dashboard", "--no-nanny", "--local-directory", str(project.folder.parent)], **quiet,
+        [python, "-m", "distributed.cli.dask_worker", "--scheduler-file", str(address_file),
+         "--nthreads", "1", "--no-dashboard", "--no-nanny", "--local-directory", str(project.folder.parent)],
+        **quiet,
     )  # fmt: skip
     try:
         address = json.loads(address_file.read_text())["address"]
@@ -224,9 +232,7 @@ def test_second_build_waits_or_says_who_builds(project: Project) -> None:
     """While one build holds the dataset, another verb on it ends with the holder's name."""
     project.snakemake()
     holder = subprocess.Popen(
-        [sys.executable, "-c", "import sys; from pathlib import Path; from ingest.store import hold\n"
-         "with hold(Path(sys.argv[1]), wait=iter(())): print('held', flush=True); input()",
-         str(project.dataset / ".ingest.lock")],
+        [sys.executable, "-c", _HOLDER, str(project.dataset / ".ingest.lock")],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), cwd=project.folder.parent,
     )  # fmt: skip
     assert holder.stdout is not None

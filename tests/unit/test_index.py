@@ -1,0 +1,91 @@
+"""index: comes back as written, and is refused by name when it is not whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from ingest.errors import CorruptShardError, IngestError, NotSealedError
+from ingest.index import Index, ShardEntry, read_index, write_index
+from ingest.recipe import Recipe
+
+
+def _index() -> Index:
+    shard = ShardEntry(name="train/000000-ab", samples=3, bytes=20480, sha256="0" * 64)
+    return Index(
+        recipe=Recipe(), engines={"pillow": "12"}, classes=("cat", "犬"), fields=("jpg", "cls"),
+        splits={"train": (shard, dataclasses.replace(shard, name="train/000001-cd")), "val": (shard,)},
+        rejects={"empty": 2}, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6),
+    )  # fmt: skip
+
+
+def test_index_comes_back(tmp_path: Path) -> None:
+    """What is written is what is read."""
+    assert write_index(str(tmp_path), _index())
+
+    found = read_index(str(tmp_path))
+
+    assert found == _index()
+    assert (found.num_samples("train"), found.num_bytes("train"), found.num_samples("val")) == (6, 40960, 3)
+
+
+def test_same_index_is_not_written_twice(tmp_path: Path) -> None:
+    """Sealing the same again does not touch the file."""
+    write_index(str(tmp_path), _index())
+    stamp = (tmp_path / "dataset.json").stat().st_mtime_ns
+
+    assert not write_index(str(tmp_path), _index())
+    assert (tmp_path / "dataset.json").stat().st_mtime_ns == stamp
+
+
+def test_no_dataset_is_named(tmp_path: Path) -> None:
+    """A place without an index is not a sealed dataset, and that is a FileNotFoundError too."""
+    with pytest.raises(NotSealedError, match=f"{tmp_path}: no dataset.json there") as caught:
+        read_index(str(tmp_path))
+
+    assert isinstance(caught.value, FileNotFoundError)
+    assert isinstance(caught.value, IngestError)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 100, -2])
+def test_cut_index_is_refused(tmp_path: Path, cut: int) -> None:
+    """An index that lost its end is refused by name."""
+    path = tmp_path / "dataset.json"
+    write_index(str(tmp_path), _index())
+    path.write_bytes(path.read_bytes()[:cut])
+
+    with pytest.raises(CorruptShardError, match=r"dataset\.json: not a whole index"):
+        read_index(str(tmp_path))
+
+
+def test_changed_index_is_refused(tmp_path: Path) -> None:
+    """An index in which a number was changed does not match its checksum."""
+    path = tmp_path / "dataset.json"
+    write_index(str(tmp_path), _index())
+    path.write_text(path.read_text().replace('"samples": 3', '"samples": 4', 1))
+
+    with pytest.raises(CorruptShardError, match="checksum"):
+        read_index(str(tmp_path))
+
+
+def test_other_format_version_is_refused(tmp_path: Path) -> None:
+    """An index of a version that this program does not read says which it is."""
+    path = tmp_path / "dataset.json"
+    write_index(str(tmp_path), _index())
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 99}))
+
+    with pytest.raises(CorruptShardError, match="format version 99 found, 1 expected"):
+        read_index(str(tmp_path))
+
+
+def test_recipe_hash_tells_recipes_apart() -> None:
+    """Every field of a recipe changes its hash, and a recipe survives its own JSON."""
+    changes = {"size": 256, "fit": "contain", "fidelity": "exact", "quality": 80, "background": (0, 0, 0)}
+    recipes = [Recipe(), *(dataclasses.replace(Recipe(), **{name: value}) for name, value in changes.items())]
+
+    assert set(changes) == {field.name for field in dataclasses.fields(Recipe)}
+    assert len({recipe.hash() for recipe in recipes}) == len(recipes)
+    assert [Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) for recipe in recipes] == recipes
