@@ -127,7 +127,7 @@ class TestGeometry:
 
     @given(sides, sides, recipes)
     def test_scale_leaves_what_fidelity_promises(self, width, height, recipe):
-        """The decoded box has 3x (high) or 1x (fast) the target in each direction, and no more than it must."""
+        """The decoded box has 3x (high) or 1x (fast) the target in each direction, and no more."""
         plan = plan_geometry(width, height, recipe)
         spare = min((plan.box[2] - plan.box[0]) / plan.width, (plan.box[3] - plan.box[1]) / plan.height)
         needed = {"high": 3, "fast": 1, "exact": math.inf}[recipe.fidelity]
