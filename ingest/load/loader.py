@@ -68,7 +68,8 @@ def loader(
         normalise: ``"imagenet"``, ``"dataset"`` (mean and deviation of this dataset, from its index),
             ``(mean, std)`` of R, G and B on a scale of 0 to 1, or None.
         dtype: ``float32`` suits any model as it is. ``float16`` halves the memory of a batch, for models
-            in half precision or under autocast. ``uint8`` needs ``normalise=None``.
+            in half precision or under autocast, but takes twice the time on the CPU. ``uint8`` needs
+            ``normalise=None``.
         layout: how `images` lie in memory; the shape is the same. ``channels_last`` suits convolutions in
             half precision on tensor cores.
         shuffle: False keeps the order of the dataset.
