@@ -21,5 +21,6 @@ trap 'rm -rf "$data"' EXIT
 step python3 -c "from pathlib import Path; from tests.datasets import make_dataset
 make_dataset(Path('$data/dataset'), samples=16384, shard_size=2048)"
 step python3 examples/train.py "$data/dataset" --device cuda --batch-size 256 --epochs 3
-step python3 benchmarks/loader.py "$data/dataset" --device cuda --batch-size 256 --threads 8 | tee "$out/loader.json"
+step python3 benchmarks/loader.py "$data/dataset" --device cuda --batch-size 256 --threads 8 >"$out/loader.log"
+cat "$out/loader.log"
 exit "$failed"
