@@ -35,6 +35,8 @@ venv_is_usable() {
   [ ! -e .venv/.making ] || return 1
   [ ! -e .venv/.place ] || [ "$(cat .venv/.place)" = "$PWD" ] || return 1
   [ -z "${PYTHON:-}" ] || [ "$(minor_version "$PYTHON")" = "$(minor_version $venv_python)" ] || return 1
+  # The packages for CUDA 12 and 13 overwrite each other's files.
+  [ -z "${CUDA:-}" ] || [ ! -e .venv/.cuda ] || [ "$(cat .venv/.cuda)" = "$CUDA" ] || return 1
   $venv_python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 }
 
@@ -171,11 +173,7 @@ is_ready() {
 
 install_all() {
   local extras=workflow,$pillow,load
-  if [ "$(uname -s)" = Linux ]; then
-    local other=$((cuda == 13 ? 120 : 130))
-    if is_installed "nvidia-dali-cuda$other"; then $venv_python -m pip uninstall -qy "nvidia-dali-cuda$other"; fi
-    extras=$extras,cuda$cuda
-  fi
+  if [ "$(uname -s)" = Linux ]; then extras=$extras,cuda$cuda; fi
   if [ "$purpose" = test ]; then extras=$extras,s3,dev; fi
   say "installing ingest[$extras]: some minutes the first time, log in .venv/setup.log"
   if ! pip_install -e ".[$extras]"; then
@@ -206,12 +204,12 @@ main() {
     forget_half_installed
   fi
   touch .venv/.unfinished
+  echo "$cuda" >.venv/.cuda
   rm -f .venv/.ready-* .venv/.without-simd
   settle_pillow
   install_all
   check_result
   if [ "$pillow" = pillow ]; then missing_for_simd >.venv/.without-simd; fi
-  if [ -n "${CUDA:-}" ]; then echo "$CUDA" >.venv/.cuda; fi
   fingerprint >".venv/.ready-$purpose"
   rm .venv/.unfinished
   say "done in $SECONDS s"
