@@ -110,6 +110,10 @@ class Stock:
         pixels = self._process.stdout.read(SIZE * SIZE * 3)
         return (wall_s, cpu_s), np.frombuffer(pixels, np.uint8).reshape(SIZE, SIZE, 3)
 
+    def clock(self, path: Path) -> Times:
+        """Return wall and CPU seconds."""
+        return self.shrink(path)[0]
+
     def close(self) -> None:
         """End the process."""
         self._process.communicate()
@@ -211,7 +215,7 @@ def measure(photos: list[Path], root: Path, stock: Stock, rounds: int) -> tuple[
         work: dict[str, Callable[[], Times]] = {
             "floor": functools.partial(clock, decode_eighth, data),
             "kernel": functools.partial(clock, shrink, data),
-            "stock": lambda path=path: stock.shrink(path)[0],
+            "stock": functools.partial(stock.clock, path),
         }
         for engine in order.sample(sorted(work), len(work)):
             wall, cpu = work[engine]()
