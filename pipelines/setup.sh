@@ -190,9 +190,19 @@ check_result() {
   $venv_python -m pip check >>.venv/setup.log || fail "packages disagree: .venv/bin/pip check says which"
 }
 
+# pip outlives a killed set-up and holds the lock with it; two at once would spoil each other's work.
+wait_for_others() {
+  if ! command -v flock >/dev/null; then return 0; fi
+  exec 9<.
+  if flock -n 9; then return 0; fi
+  say "waiting for a set-up that is still at work here"
+  flock 9
+}
+
 main() {
   case $purpose in demo | test) ;; *) fail "usage: setup.sh demo|test" ;; esac
   case ${CUDA:-13} in 12 | 13) ;; *) fail "CUDA is $CUDA; it can be 12 or 13" ;; esac
+  wait_for_others
   if ! venv_is_usable; then make_venv; fi
   cuda=$(chosen_cuda)
   if is_ready; then
