@@ -15,7 +15,6 @@ import dataclasses
 import importlib.metadata
 import io
 import re
-import struct
 import warnings
 from typing import TYPE_CHECKING
 
@@ -24,30 +23,35 @@ import PIL
 import simplejpeg
 from PIL import Image, features
 
+from ingest.build.geometry import (
+    FIRST_SIDEWAYS,
+    MAX_PIXELS,
+    Geometry,
+    check_size,
+    plan_geometry,
+    upright_size,
+)
+from ingest.build.jpeg import (
+    EXIF_ORIENTATION,
+    JpegHeader,
+    read_jpeg_header,
+    valid_orientation,
+    without_junk,
+    without_padding,
+)
 from ingest.errors import CorruptImageError, DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
-    from ingest.recipe import Fidelity, Recipe
-
-MAX_PIXELS = 200_000_000
-"""Largest picture that is decoded, as its header states it; 108-megapixel telephones are real."""
+    from ingest.recipe import Recipe
 
 # PIL warns above its limit and raises above twice that; ours is checked as soon as the size is known.
 Image.MAX_IMAGE_PIXELS = MAX_PIXELS
 
-# 1/4 rather than 1/8 at 4000x3000: with 3x the worst of 23 photos has 52.9 dB, with 2x 41, with 1x 32.
-_OVERSAMPLING: dict[Fidelity, float] = {"high": 3.0, "fast": 1.0, "exact": float("inf")}
-# libjpeg-turbo offers every eighth, but only these have SIMD code: 3/8 takes 1.1 times as long as 1/2.
-_DCT_DENOMINATORS = (8, 4, 2)
 # simplejpeg applies a scale only where it divides by at least `min_factor`; none divides by more than 8.
 _UNSCALED = 9
 
-_MAX_JPEG_SIDE = 65_500
-_EXIF_ORIENTATION = 0x0112
 _TIFF_SUBFILE_TYPE = 254
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -58,7 +62,9 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_FIRST_SIDEWAYS = 5  # orientations 5 to 8 swap width and height
+# Never SOF3: asked to scale a lossless JPEG, simplejpeg 1.9 writes past the end of its buffer.
+_GRAY, _COLOUR, _CMYK = 1, 3, 4  # components
+_TURBO_KINDS = {(sof, 8, components) for sof in (0, 1, 2, 9, 10) for components in (_GRAY, _COLOUR, _CMYK)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,42 +95,6 @@ class Shrunk:
     scale_num: int
     scale_denominator: int
     histogram: tuple[int, ...] = dataclasses.field(repr=False)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Geometry:
-    """What becomes of an upright picture; see `plan_geometry`.
-
-    Attributes:
-        box: left, top, right, bottom of the part that is kept, in pixels of the upright picture.
-        width: to which the box is resampled, in pixels.
-        height: to which the box is resampled, in pixels.
-        scale_denominator: 1, 2, 4 or 8: how much smaller a JPEG may be decoded.
-    """
-
-    box: tuple[float, float, float, float]
-    width: int
-    height: int
-    scale_denominator: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class JpegHeader:
-    """What stands before the pixels of a JPEG.
-
-    Attributes:
-        width: as stored, in pixels.
-        height: as stored, in pixels.
-        kind: SOF0 baseline, SOF2 progressive, SOF3 lossless, ...; bits a sample; number of components.
-        orientation: EXIF orientation, 1 to 8; 1 where it is missing or broken.
-        segments: marker, begin and end of the payload of every segment, the first scan's header last.
-    """
-
-    width: int
-    height: int
-    kind: tuple[int, int, int]
-    orientation: int
-    segments: tuple[tuple[int, int, int], ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -160,7 +130,7 @@ def shrink_image(data: bytes, recipe: Recipe) -> Shrunk:
             np.asarray(image), recipe.quality, colorspace=image.mode, colorsubsampling="420"
         ),
         *image.size,
-        *_upright_size(source.width, source.height, source.orientation),
+        *upright_size(source.width, source.height, source.orientation),
         source.format,
         source.orientation,
         1,
@@ -215,57 +185,6 @@ def encode_jpeg(image_HWC: NDArray[np.uint8], quality: int, exif: bytes | None =
     return jpeg[:2] + b"\xff\xe1" + (len(payload) + 2).to_bytes(2, "big") + payload + jpeg[2:]
 
 
-# ---- geometry: decides, touches no pixel
-
-
-def plan_geometry(width: int, height: int, recipe: Recipe) -> Geometry:
-    """Decide what is cut out, to what it is resampled, and how small a JPEG may be decoded.
-
-    Args:
-        width: of the upright picture, in pixels, at least 1.
-        height: of the upright picture, in pixels, at least 1.
-        recipe: size, fit and fidelity count.
-
-    Returns:
-        The plan. For ``contain`` it is the picture alone, without the padding.
-
-    Raises:
-        CorruptImageError: ``too_large`` if the sample would not fit into a JPEG.
-    """
-    box = _crop_box(width, height, recipe)
-    out_width, out_height = _resampled_size(width, height, recipe)
-    if max(out_width, out_height) > _MAX_JPEG_SIDE or out_width * out_height > MAX_PIXELS:
-        raise CorruptImageError("too_large", f"The sample would have {out_width}x{out_height} pixels.")
-    spare = min((box[2] - box[0]) / out_width, (box[3] - box[1]) / out_height)
-    needed = _OVERSAMPLING[recipe.fidelity]
-    denominator = next((n for n in _DCT_DENOMINATORS if spare / n >= needed), 1)
-    return Geometry(box, out_width, out_height, denominator)
-
-
-def _crop_box(width: int, height: int, recipe: Recipe) -> tuple[float, float, float, float]:
-    """Return the centre square for ``cover``, else the whole picture.
-
-    Always centred, so that mirroring the picture leaves the box where it is.
-    """
-    if recipe.fit != "cover":
-        return 0.0, 0.0, float(width), float(height)
-    side = min(width, height)
-    return (width - side) / 2, (height - side) / 2, (width + side) / 2, (height + side) / 2
-
-
-def _resampled_size(width: int, height: int, recipe: Recipe) -> tuple[int, int]:
-    """Return width and height of what the box becomes, each at least 1."""
-    if recipe.fit in {"cover", "stretch"}:
-        return recipe.size, recipe.size
-    side = max(width, height) if recipe.fit == "contain" else min(width, height)
-    return max(1, round(width * recipe.size / side)), max(1, round(height * recipe.size / side))
-
-
-def _upright_size(width: int, height: int, orientation: int) -> tuple[int, int]:
-    """Swap the sides of a picture that is stored lying on one of them."""
-    return (height, width) if orientation >= _FIRST_SIDEWAYS else (width, height)
-
-
 # ---- pixels: from a decoded picture to a sample
 
 
@@ -280,7 +199,7 @@ def _read(data: bytes, recipe: Recipe) -> _Source:
 
 def _render(source: _Source, recipe: Recipe) -> Image.Image:
     """Crop, resample, turn and pad, to RGB or RGBX."""
-    upright = _upright_size(source.width, source.height, source.orientation)
+    upright = upright_size(source.width, source.height, source.orientation)
     image = _resample(source, plan_geometry(*upright, recipe))
     # An ICC profile, once it counts, is applied here: to 50,000 pixels rather than to 12 million.
     return _pad(image, recipe) if recipe.fit == "contain" else image
@@ -289,8 +208,8 @@ def _render(source: _Source, recipe: Recipe) -> Image.Image:
 def _resample(source: _Source, geometry: Geometry) -> Image.Image:
     """Cut the box out and resample it as stored, then turn the small result upright."""
     left, top, right, bottom = (edge / source.scale_denominator for edge in geometry.box)
-    size = _upright_size(geometry.width, geometry.height, source.orientation)
-    if source.orientation >= _FIRST_SIDEWAYS:
+    size = upright_size(geometry.width, geometry.height, source.orientation)
+    if source.orientation >= FIRST_SIDEWAYS:
         left, top, right, bottom = top, left, bottom, right
     small = source.image.resize(size, Image.Resampling.LANCZOS, box=(left, top, right, bottom))
     turn = _UPRIGHT.get(source.orientation)
@@ -306,98 +225,13 @@ def _pad(image: Image.Image, recipe: Recipe) -> Image.Image:
 
 # ---- JPEG in
 
-# Never SOF3: asked to scale a lossless JPEG, simplejpeg 1.9 writes past the end of its buffer.
-_GRAY, _COLOUR, _CMYK = 1, 3, 4  # components
-_TURBO_KINDS = {(sof, 8, components) for sof in (0, 1, 2, 9, 10) for components in (_GRAY, _COLOUR, _CMYK)}
-_SOF0, _SOI, _EOI, _SOS, _APP0, _APP1, _APP14, _APP15, _COM = (
-    *(0xC0, 0xD8, 0xD9, 0xDA),
-    *(0xE0, 0xE1, 0xEE, 0xEF, 0xFE),
-)
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_WITHOUT_PAYLOAD = frozenset({0x01, *range(0xD0, 0xD8)})
-# As libjpeg looks for one: after any junk, any number of FF, then neither 00 nor FF.
-_MARKER = re.compile(rb"\xff+([^\x00\xff])")
-
-
-def read_jpeg_header(data: bytes) -> JpegHeader:
-    """Read what stands before the first scan, finding the same segments as libjpeg.
-
-    Raises:
-        CorruptImageError: ``not_an_image``, ``truncated``, ``corrupt`` or ``too_large``.
-    """
-    if not data.startswith(b"\xff\xd8"):
-        raise CorruptImageError("not_an_image", "The bytes do not begin as a JPEG does.")
-    segments = tuple(_iter_segments(data))
-    frame = next((data[begin - 3 : end] for marker, begin, end in segments if marker in _FRAMES), b"")
-    if len(frame) < len("MLLPHHWWC"):  # marker, length, precision, height, width, components
-        raise CorruptImageError("corrupt", "The JPEG has no frame header before its pixels.")
-    height, width = int.from_bytes(frame[4:6], "big"), int.from_bytes(frame[6:8], "big")
-    _check_size(width, height)
-    kind = frame[0] - _SOF0, frame[3], frame[8]
-    return JpegHeader(width, height, kind, _jpeg_orientation(data, segments), segments)
-
-
-def _iter_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield marker, begin and end of the payload of each segment, up to the first scan's header."""
-    position, marker = 2, 0
-    while marker != _SOS:
-        found = _MARKER.search(data, position)
-        if found is None:
-            raise CorruptImageError("truncated", "The JPEG ends within its header.")
-        marker, position = found[1][0], found.end()
-        if marker in {_SOI, _EOI}:
-            raise CorruptImageError("corrupt", "The JPEG begins or ends again before its first pixel.")
-        if marker not in _WITHOUT_PAYLOAD:
-            begin, end = position + 2, position + int.from_bytes(data[position : position + 2], "big")
-            if not begin <= end <= len(data):
-                raise CorruptImageError("truncated", "The JPEG ends within its header.")
-            yield marker, begin, end
-            position = end
-
-
-def _jpeg_orientation(data: bytes, segments: tuple[tuple[int, int, int], ...]) -> int:
-    """Return the orientation of the first EXIF block, 1 if there is none."""
-    for marker, begin, end in segments:
-        if marker == _APP1 and data.startswith(b"Exif\0", begin, end):
-            return _tiff_orientation(data[begin + 6 : end])
-    return 1
-
-
-def _tiff_orientation(exif: bytes) -> int:
-    """Read the orientation from a TIFF block, 1 where it is missing, broken or not 1 to 8."""
-    order = {b"II": "<", b"MM": ">"}.get(exif[:2])
-    if order is None or len(exif) < 10:  # noqa: PLR2004 - its header, and the number of entries
-        return 1
-    (directory,) = struct.unpack_from(order + "I", exif, 4)
-    (count,) = struct.unpack(order + "H", exif[directory : directory + 2].ljust(2, b"\0"))
-    entries = exif[directory + 2 :][: 12 * count]
-    for tag, kind, _, value in struct.iter_unpack(order + "HHI4s", entries[: len(entries) // 12 * 12]):
-        if tag == _EXIF_ORIENTATION:
-            is_long = kind in {4, 9}  # it should be a short; some cameras write a long
-            return _valid_orientation(*struct.unpack(order + ("I" if is_long else "H2x"), value))
-    return 1
-
-
-def _valid_orientation(value: object) -> int:
-    """Return 1 to 8, and 1 for anything else."""
-    return value if isinstance(value, int) and value in _UPRIGHT else 1
-
-
-def _check_size(width: int, height: int) -> None:
-    """Refuse, before a pixel is allocated, what has none or too many."""
-    if width < 1 or height < 1:
-        raise CorruptImageError("corrupt", f"The header states {width}x{height} pixels.")
-    if width * height > MAX_PIXELS:
-        limit = f"{MAX_PIXELS:,} at most are decoded"
-        raise CorruptImageError("too_large", f"The header states {width}x{height} pixels; {limit}.")
-
 
 def _read_jpeg(data: bytes, recipe: Recipe) -> _Source:
     """Decode a JPEG as small as the recipe allows."""
     header = read_jpeg_header(data)
     if header.kind not in _TURBO_KINDS:
         return _read_odd_jpeg(data, header)
-    upright = _upright_size(header.width, header.height, header.orientation)
+    upright = upright_size(header.width, header.height, header.orientation)
     scale = plan_geometry(*upright, recipe).scale_denominator
     is_cmyk = header.kind[-1] == _CMYK
     try:
@@ -459,23 +293,11 @@ def _mend(data: bytes, warning: str) -> bytes:
         raise _OddSamplingError("unsupported", "The sampling factors of the JPEG are not supported.")
     padding = re.search(r"(\d+) extraneous bytes before marker 0xd9", warning)
     if padding:
-        end = data.find(b"\xff\xd9", read_jpeg_header(data).segments[-1][2])
-        return data[: end - int(padding[1])] + data[end:]
+        return without_padding(data, int(padding[1]))
     if "bad ICC marker" in warning or "extraneous bytes before marker" in warning:
-        return _without_junk(data)
+        return without_junk(data)
     code = "truncated" if "Premature end of JPEG" in warning else "corrupt"
     raise CorruptImageError(code, f"The JPEG does not decode: {warning}.")
-
-
-def _without_junk(data: bytes) -> bytes:
-    """Keep the header segments that pixels depend on, and nothing between them."""
-    segments = read_jpeg_header(data).segments
-    kept = [
-        b"\xff" + data[begin - 3 : end]
-        for marker, begin, end in segments
-        if marker in {_APP0, _APP14} or not (_APP0 <= marker <= _APP15 or marker == _COM)
-    ]
-    return b"\xff\xd8" + b"".join(kept) + data[segments[-1][2] :]
 
 
 # ---- everything else in, through Pillow
@@ -495,7 +317,7 @@ def _read_with_pillow(data: bytes, background: tuple[int, int, int]) -> _Source:
 
 def _open_with_pillow(data: bytes, background: tuple[int, int, int]) -> _Source:
     with Image.open(io.BytesIO(data)) as image:
-        _check_size(*image.size)
+        check_size(*image.size)
         image.load()  # before EXIF is asked for: what that swallows would be missing from the pixels
         if image.format == "TIFF" and image.getexif().get(_TIFF_SUBFILE_TYPE) == 1:
             raise CorruptImageError("unsupported", "This is a camera raw file; what shows is its thumbnail.")
@@ -506,7 +328,7 @@ def _open_with_pillow(data: bytes, background: tuple[int, int, int]) -> _Source:
 def _pillow_orientation(image: Image.Image) -> int:
     """Return what is left to turn: nothing for a TIFF, which Pillow turns itself."""
     try:
-        return _valid_orientation(image.getexif().get(_EXIF_ORIENTATION))
+        return valid_orientation(image.getexif().get(EXIF_ORIENTATION))
     except Exception:  # noqa: BLE001 - a broken EXIF block raises anything, and is no reason to lose a picture
         return 1
 

@@ -17,18 +17,17 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from ingest.build import image as kernel
+from ingest.build.geometry import MAX_PIXELS, plan_geometry
 from ingest.build.image import (
-    MAX_PIXELS,
     Shrunk,
     check_single_pil,
     decode_jpeg,
     encode_jpeg,
     engine_versions,
-    plan_geometry,
-    read_jpeg_header,
     shrink_image,
     shrink_pixels,
 )
+from ingest.build.jpeg import read_jpeg_header
 from ingest.errors import CorruptImageError, DeviceError
 from ingest.recipe import Recipe
 
