@@ -9,16 +9,15 @@ All eight EXIF orientations occur; pixels are stored turned, so that they are up
 
 from __future__ import annotations
 
-import multiprocessing
+import contextlib
+import functools
 import os
 import struct
-import threading
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ingest import store
+from ingest import processes, store
 from ingest.build.image import encode_jpeg
 
 if TYPE_CHECKING:
@@ -89,6 +88,9 @@ def write_demo_photos(
 
     Returns:
         The number of pictures that are there now.
+
+    Raises:
+        DeviceError: a worker process died.
     """
     wanted = [(label, number) for number in range(per_class) for label in CLASSES]
     missing = [(label, number) for label, number in wanted if not _is_whole(_path(folder, label, number))]
@@ -97,11 +99,9 @@ def write_demo_photos(
     for label in CLASSES:
         (folder / label).mkdir(parents=True, exist_ok=True)
     workers = min(workers or os.cpu_count() or 1, len(missing))
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_end_with_parent) as pool:
-        tasks = [pool.submit(_write_photo, folder, label, number) for label, number in missing]
-        for count, task in enumerate(as_completed(tasks), start=len(wanted) - len(missing) + 1):
-            task.result()
+    write = functools.partial(_write_photo, folder)
+    with contextlib.closing(processes.run(write, missing, workers=workers)) as written:
+        for count, _ in enumerate(written, start=len(wanted) - len(missing) + 1):
             if on_done:
                 on_done(count, len(wanted))
     return len(wanted)
@@ -122,8 +122,9 @@ def _is_whole(path: Path) -> bool:
         return False
 
 
-def _write_photo(folder: Path, label: str, number: int) -> None:
+def _write_photo(folder: Path, picture: tuple[str, int]) -> None:
     """Write one picture under a temporary name, then give it its own."""
+    label, number = picture
     path = _path(folder, label, number)
     part = path.with_name(f"{store.TEMPORARY_PREFIX}{path.name}")
     with part.open("wb") as file:
@@ -131,18 +132,6 @@ def _write_photo(folder: Path, label: str, number: int) -> None:
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
-
-
-def _end_with_parent() -> None:
-    """Let a worker process end when the process that started it is killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def wait() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 # ---- one picture, from its scene to its pixels
