@@ -3,8 +3,9 @@
 # Every rule runs one verb of the `ingest` command; what decides lives there.
 from snakemake.utils import min_version
 
-from ingest.build.config import DEMO_FOLDER, check_settings
-from ingest.build.lifeline import name_workflow
+from ingest.build.artifact import DEMO_FOLDER
+from ingest.build.config import check_settings
+from ingest.build.lifeline import hold_work_folder, name_workflow
 
 min_version("9.9")
 
@@ -15,6 +16,10 @@ configfile: f"{workflow.basedir}/pipelines/config.yaml"
 settings = check_settings(config)
 work = settings.work_folder
 name_workflow()
+
+
+onstart:
+    hold_work_folder(work)
 
 
 include: "pipelines/rules/demo.smk"

@@ -55,6 +55,8 @@ def main() -> None:
         options.dataset, batch_size=options.batch_size, device=options.device, transform="train"
     ) as loader:
         print(loader)
+        if not loader.classes:
+            raise ingest.ConfigError(f"{options.dataset} has no labels, and this script trains on labels")
         model = small_cnn(len(loader.classes)).to(loader.device)
         optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
         for epoch in range(options.epochs):

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ingest.build.lifeline import follow_workflow
 from ingest.errors import ConfigError, IngestError
 from ingest.units import count, format_bytes
 
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; return the exit status."""
     options = _parser().parse_args(arguments)
     _configure_logging(options.log)
+    follow_workflow()
     try:
         status: int | None = options.run(options)
     except IngestError as error:
@@ -126,13 +128,14 @@ def _add_plan(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
 
 def _run_plan(options: argparse.Namespace) -> None:
     """Deal the files of a manifest to shards."""
-    from ingest.build.plan import PlanSettings, write_plan  # noqa: PLC0415
+    from ingest.build.plan import PlanSettings, warn_of_other_source, write_plan  # noqa: PLC0415
     from ingest.build.scan import read_manifest  # noqa: PLC0415
     from ingest.recipe import Recipe  # noqa: PLC0415
 
     values = _settings(options.settings, "plan")
     settings = PlanSettings(**{**values, "recipe": Recipe.from_dict(values["recipe"])})
     raw, manifest = read_manifest(options.manifest)
+    warn_of_other_source(options.plan, raw)
     head, changed = write_plan(options.plan, raw, settings, manifest)
     what = f"{head.num_files:,} of {count(manifest.num_rows, 'file')} in {count(len(head.shards), 'shard')}"
     logger.info("plan: %s for %s; %s", what, head.dataset, _news(changed=changed))
@@ -153,9 +156,7 @@ def _run_shrink(options: argparse.Namespace) -> None:
     """Build every shard of a plan that is not there yet."""
     from ingest.build.drive import shrink  # noqa: PLC0415
     from ingest.build.image import check_single_pil  # noqa: PLC0415
-    from ingest.build.lifeline import follow_workflow  # noqa: PLC0415
 
-    follow_workflow()
     check_single_pil()
     scheduler = _settings(options.settings, "shrink").get("scheduler")
     done = shrink(options.plan, scheduler=scheduler, cores=options.cores)
@@ -174,14 +175,13 @@ def _add_seal(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
 
 def _run_seal(options: argparse.Namespace) -> None:
     """Write offsets, rejects and, last, the index of a dataset."""
-    from ingest.build.drive import hold_dataset, missing_shards  # noqa: PLC0415
-    from ingest.build.lifeline import follow_workflow  # noqa: PLC0415
+    from ingest.build.drive import clean_up, hold_dataset, missing_shards  # noqa: PLC0415
     from ingest.build.plan import read_plan_head  # noqa: PLC0415
     from ingest.build.seal import seal  # noqa: PLC0415
 
-    follow_workflow()
     head = read_plan_head(options.plan)
     with hold_dataset(head.dataset, options.plan.parent):
+        clean_up(head)
         done = seal(head, missing_shards(head))
     rejects = sum(done.rejects.values())
     what = f"{count(done.samples, 'sample')} in {count(done.shards, 'shard')}, {count(rejects, 'reject')}"
@@ -193,14 +193,15 @@ def _run_seal(options: argparse.Namespace) -> None:
 def _add_inspect(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
     verb = _add_verb(verbs, _run_inspect)
     verb.add_argument("dataset", help="folder or URL of a sealed dataset")
+    verb.add_argument("--rejects", action="store_true", help="list the files that became no sample, and why")
     return verb
 
 
 def _run_inspect(options: argparse.Namespace) -> None:
     """Print what is in a dataset."""
-    from ingest.inspect import describe  # noqa: PLC0415
+    from ingest.inspect import describe, list_rejects  # noqa: PLC0415
 
-    print(describe(options.dataset))
+    print(list_rejects(options.dataset) if options.rejects else describe(options.dataset))
 
 
 def _add_verify(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401

@@ -43,7 +43,7 @@ class CorruptImageError(DataError):
     """One raw file cannot become a sample.
 
     Attributes:
-        code: stable short name of the reason, such as ``truncated``; see ``ingest.index.REJECT_CODES``.
+        code: stable short name of the reason, such as ``truncated``; docs/format.md lists them.
         reason: one sentence for a person.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ingest.index import Index, read_index
+from ingest.shard import read_rejects
 from ingest.units import count, format_bytes
 
 if TYPE_CHECKING:
@@ -21,6 +22,18 @@ def describe(dataset: str) -> str:
         CorruptShardError: its index cannot be read.
     """
     return "\n".join(_lines(dataset, read_index(dataset)))
+
+
+def list_rejects(dataset: str) -> str:
+    """Return a line for each file that became no sample: its code, its source and the reason.
+
+    Raises:
+        NotSealedError: nothing was sealed there.
+        CorruptShardError: the list is missing or cannot be read.
+    """
+    read_index(dataset)
+    rows = read_rejects(dataset).to_pylist()
+    return "\n".join(f"{row['code']:14} {row['source']}: {row['reason']}" for row in rows) or "no rejects"
 
 
 def _lines(dataset: str, index: Index) -> Iterator[str]:
@@ -57,4 +70,4 @@ def _rejects(rejects: dict[str, int]) -> str:
         return "none"
     by_number = sorted(rejects.items(), key=lambda item: -item[1])
     reasons = ", ".join(f"{number:,} {code}" for code, number in by_number)
-    return f"{sum(rejects.values()):,}: {reasons} (see rejects.parquet)"
+    return f"{sum(rejects.values()):,}: {reasons} (list them: ingest inspect --rejects)"

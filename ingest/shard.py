@@ -99,6 +99,7 @@ class _HashingFile:
 RECEIPT_SCHEMA = pa.schema(
     [
         pa.field("key", pa.string(), nullable=False),
+        pa.field("path", pa.binary(), nullable=False),  # below the root of the raw files
         pa.field("source", pa.string(), nullable=False),  # URL for a person; bytes that are not UTF-8 as \xNN
         pa.field("source_version", pa.string(), nullable=False),
         pa.field("source_bytes", pa.int64(), nullable=False),
@@ -178,11 +179,14 @@ def read_receipt(dataset: str, name: str) -> tuple[ShardSummary, pa.Table]:
     url = store.join(dataset, f"{name}.parquet")
     try:
         table = pq.read_table(pa.BufferReader(store.read_bytes(url)))
+        table.cast(RECEIPT_SCHEMA).validate(full=True)
         values = json.loads(table.schema.metadata[b"ingest.shard"])
         return _summary_from_dict(values), table
+    except StoreError:
+        raise
+    except FileNotFoundError as error:
+        raise CorruptShardError(f"{url}: is missing: run the build again") from error
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, StoreError):
-            raise
         message = f"{url}: not a receipt that can be read ({error}): remove it and run the build again"
         raise CorruptShardError(message) from error
 
@@ -190,6 +194,26 @@ def read_receipt(dataset: str, name: str) -> tuple[ShardSummary, pa.Table]:
 def _summary_from_dict(values: dict[str, Any]) -> ShardSummary:
     triples = {name: tuple(values[name]) for name in ("pixel_sum", "pixel_sum_squares")}
     return ShardSummary(**{**values, **triples})
+
+
+REJECTS_NAME = "rejects.parquet"
+"""Every file of a dataset that became no sample, below the dataset's root."""
+
+
+def read_rejects(dataset: str) -> pa.Table:
+    """Read the files that became no sample, with code and reason.
+
+    Raises:
+        CorruptShardError: the list is missing or cannot be read.
+        StoreError: the read failed in a way that may pass.
+    """
+    url = store.join(dataset, REJECTS_NAME)
+    try:
+        return pq.read_table(pa.BufferReader(store.read_bytes(url)))
+    except StoreError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        raise CorruptShardError(f"{url}: cannot be read ({error}): run the build again") from error
 
 
 def samples_of(receipt: pa.Table) -> pa.Table:

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -33,7 +34,7 @@ class FileInfo(NamedTuple):
 
     Attributes:
         path: path relative to the root, as the bytes of its name (names need not be UTF-8).
-        size: bytes.
+        size: bytes; -1 for what is neither file nor folder: a broken link, a pipe, a socket.
         version: changes when the content may have changed: mtime in ns locally, else ETag or time.
     """
 
@@ -48,8 +49,8 @@ def is_local(url: str) -> bool:
 
 
 def local_path(url: str) -> Path:
-    """Return a local URL as an absolute path."""
-    return Path(url.removeprefix("file://")).expanduser().absolute()
+    """Return a local URL as an absolute path without links, so that one place has one name."""
+    return Path(url.removeprefix("file://")).expanduser().resolve()
 
 
 def normalise(url: str) -> str:
@@ -68,6 +69,8 @@ def join_bytes(url: str, path: bytes) -> str:
 
 
 def _open_filesystem(url: str) -> tuple[Any, str]:
+    if is_local(url):  # said outright: "::" in a path would mean a chain of URLs
+        return fsspec.filesystem("file"), str(local_path(url))
     # A cached listing would hide what another process wrote a moment ago (fsspec/s3fs#851).
     try:
         return fsspec.core.url_to_fs(url, use_listings_cache=False, skip_instance_cache=False)  # type: ignore[no-any-return]
@@ -97,6 +100,8 @@ def read_bytes(url: str) -> bytes:
 
     Raises:
         FileNotFoundError: nothing is there.
+        NotADirectoryError: a parent of it is a file.
+        IsADirectoryError: a folder is there.
         PermissionError: it may not be read.
         StoreError: the read failed in a way that may pass.
     """
@@ -105,7 +110,7 @@ def read_bytes(url: str) -> bytes:
             return local_path(url).read_bytes()
         filesystem, path = _open_filesystem(url)
         return bytes(filesystem.cat_file(path))
-    except (FileNotFoundError, PermissionError, StoreError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError, StoreError):
         raise
     except OSError as error:
         raise StoreError(f"{url}: cannot read: {error.strerror or error}") from error
@@ -120,6 +125,31 @@ def exists(url: str) -> bool:
     with _explained(url, "look"):
         filesystem, path = _open_filesystem(url)
         return bool(filesystem.exists(path))
+
+
+def is_readable(url: str) -> bool:
+    """Return whether the file at `url` is there and may be opened."""
+    filesystem, path = _open_filesystem(url)
+    try:
+        with filesystem.open(path, "rb") as file:
+            file.read(1)
+    except OSError:
+        return False
+    return True
+
+
+def has_entries(url: str) -> bool:
+    """Return whether a folder is at `url` with anything in it.
+
+    Raises:
+        StoreError: the place cannot be asked.
+    """
+    with _explained(url, "list"):
+        filesystem, path = _open_filesystem(url)
+        try:
+            return bool(filesystem.ls(path, detail=False))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
 
 def remove(url: str) -> None:
@@ -162,7 +192,7 @@ def list_files(url: str) -> dict[str, int]:
     """
     if not exists(url):
         return {}
-    return {os.fsdecode(info.path): info.size for info in walk(url)}
+    return {os.fsdecode(info.path): info.size for info in walk(url) if info.size >= 0}
 
 
 def list_folders(url: str) -> list[str]:
@@ -172,6 +202,8 @@ def list_folders(url: str) -> list[str]:
         StoreError: the place cannot be listed.
     """
     with _explained(url, "list"):
+        if is_local(url):
+            return sorted(path.name for path in local_path(url).iterdir() if path.is_dir())
         filesystem, path = _open_filesystem(url)
         entries = filesystem.ls(path, detail=True)
         folders = (entry["name"].rstrip("/") for entry in entries if entry["type"] == "directory")
@@ -179,33 +211,60 @@ def list_folders(url: str) -> list[str]:
 
 
 def walk(url: str) -> Iterator[FileInfo]:
-    """Yield every regular file below `url`, folder by folder, in a fixed order.
+    """Yield every file below `url`, folder by folder, in a fixed order.
 
-    Links are followed; a folder that was already visited (a loop) is not entered again.
+    Links are followed, but for one to a folder that it lies in: that would be a loop.
 
     Raises:
         StoreError: a folder cannot be listed (a short listing would look like deleted files).
     """
     with _explained(url, "list"):
         if is_local(url):
-            yield from _walk_local(os.fsencode(local_path(url)), b"", set())
+            yield from _walk_local(os.fsencode(local_path(url)))
         else:
             yield from _walk_remote(url)
 
 
-def _walk_local(root: bytes, below: bytes, visited: set[tuple[int, int]]) -> Iterator[FileInfo]:
-    folder = root + b"/" + below if below else root  # pathlib knows no bytes
-    identity = os.stat(folder)  # noqa: PTH116
-    if (identity.st_dev, identity.st_ino) in visited:
-        return
-    visited.add((identity.st_dev, identity.st_ino))
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        path = below + b"/" + entry.name if below else entry.name
-        if entry.is_dir():
-            yield from _walk_local(root, path, visited)
-        elif entry.is_file():
+def _walk_local(root: bytes) -> Iterator[FileInfo]:
+    # A stack, not recursion: trees can be deeper than Python's. Each entry: folder below root, its parents.
+    waiting: list[tuple[bytes, frozenset[tuple[int, int]]]] = [(b"", frozenset())]
+    while waiting:
+        below, parents = waiting.pop()
+        folder = root + b"/" + below if below else root  # pathlib knows no bytes
+        with _explained(os.fsdecode(folder), "list"):
+            status = os.stat(folder)  # noqa: PTH116
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        identity = (status.st_dev, status.st_ino)
+        if identity in parents:
+            continue
+        for entry in entries:
+            path = below + b"/" + entry.name if below else entry.name
+            info = _look_at(entry, path)
+            if info is not None:
+                yield info
+        folders = [entry.name for entry in entries if _is_folder(entry)]
+        prefix = below + b"/" if below else b""
+        waiting += [(prefix + name, parents | {identity}) for name in reversed(folders)]
+
+
+def _is_folder(entry: os.DirEntry[bytes]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _look_at(entry: os.DirEntry[bytes], path: bytes) -> FileInfo | None:
+    """Return what a folder's entry is, None for a folder."""
+    if _is_folder(entry):
+        return None
+    try:
+        if entry.is_file():
             status = entry.stat()
-            yield FileInfo(path, status.st_size, f"mtime:{status.st_mtime_ns}")
+            return FileInfo(path, status.st_size, f"mtime:{status.st_mtime_ns}")
+    except OSError:  # it vanished meanwhile, or its link leads nowhere
+        pass
+    return FileInfo(path, -1, "")
 
 
 def _walk_remote(url: str) -> Iterator[FileInfo]:
@@ -284,11 +343,17 @@ def write_bytes(url: str, data: bytes) -> None:
         file.write(data)
 
 
-def remove_temporaries(url: str) -> int:
-    """Remove what killed writers left below a local `url`; return how many files that were."""
-    if not is_local(url):
+def remove_temporaries(url: str, names: str) -> int:
+    """Remove what killed writers left in a local folder; return how many files that were.
+
+    Args:
+        url: the folder; those below it are not looked at.
+        names: regular expression of the names that were to be written; no other file is touched.
+    """
+    if not is_local(url) or not local_path(url).is_dir():
         return 0
-    leftovers = [path for path in local_path(url).rglob(f"{TEMPORARY_PREFIX}*") if path.is_file()]
+    pattern = re.compile(rf"{re.escape(TEMPORARY_PREFIX)}[0-9a-f]{{8}}-({names})")
+    leftovers = [path for path in local_path(url).iterdir() if pattern.fullmatch(path.name)]
     for path in leftovers:
         path.unlink(missing_ok=True)
     return len(leftovers)

@@ -159,6 +159,7 @@ def _reject(name: str) -> dict[str, Any]:
 def _source(name: str) -> dict[str, Any]:
     return {
         "key": shard.make_key(name.encode()),
+        "path": name.encode(),
         "source": f"/photos/{name}",
         "source_version": "mtime:1",
         "source_bytes": 1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import filecmp
+import secrets
 from typing import TYPE_CHECKING
 
 from ingest import store
@@ -13,6 +14,10 @@ from ingest.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+DEMO_FOLDER = "data/demo"
+"""Where the embedded sample of photos is written when no `raw` is configured."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -32,7 +37,8 @@ def replace_if_changed(path: Path) -> Iterator[tuple[Path, Outcome]]:
     Raises:
         StoreError: the folder cannot be written.
     """
-    temporary, outcome = path.with_name(f"{store.TEMPORARY_PREFIX}{path.name}"), Outcome()
+    unique = f"{store.TEMPORARY_PREFIX}{secrets.token_hex(4)}-{path.name}"  # another run may write it too
+    temporary, outcome = path.with_name(unique), Outcome()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary, outcome

@@ -10,11 +10,10 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import dask
-import distributed
-from distributed import Client, LocalCluster, as_completed, get_worker
+from distributed import CancelledError, Client, LocalCluster, get_worker, wait
 
 from ingest.build.image import engine_versions
-from ingest.errors import DeviceError
+from ingest.errors import DeviceError, IngestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +26,8 @@ Counts = tuple[int, ...]
 
 _TICK_INTERVAL_S = 0.5
 _CONNECT_TIMEOUT_S = 10
+_LOOK_EVERY_S = 10
+_DESERTED_S = 300  # a cluster that scales by itself may take minutes to bring the first worker back
 _TASKS_A_THREAD = 2  # one that runs and one that waits: no thread idles while its result travels
 
 _QUIET = {
@@ -63,7 +64,10 @@ def _connect(scheduler: str | None, cores: int) -> Iterator[Client]:
     if scheduler is None:
         with (
             LocalCluster(
-                n_workers=cores, threads_per_worker=1, dashboard_address=None, silence_logs=logging.CRITICAL
+                n_workers=cores,
+                threads_per_worker=1,
+                dashboard_address="127.0.0.1:0",
+                silence_logs=logging.CRITICAL,
             ) as local,
             Client(local, set_as_default=False) as client,
         ):
@@ -112,9 +116,9 @@ class Cluster:
 
     @property
     def num_threads(self) -> int:
-        """How many tasks run at once; a cluster may grow or shrink meanwhile."""
+        """How many tasks run at once, 0 while no worker is there; a cluster may grow or shrink meanwhile."""
         threads: dict[str, int] = self._client.nthreads()
-        return max(1, sum(threads.values()))
+        return sum(threads.values())
 
     def run(
         self,
@@ -131,32 +135,46 @@ class Cluster:
                 them up and sends the sums here now and then.
             tasks: are sent to the workers by pickle.
             on_tick: called here, in a thread of its own, with the number of a task and its sums so far.
+
+        Raises:
+            DeviceError: the scheduler went away, or all workers did and none came back.
         """
         topic = f"ingest-{secrets.token_hex(4)}"
-        self._client.subscribe_topic(topic, lambda event: on_tick(*event[1]))
         try:
+            self._client.subscribe_topic(topic, lambda event: on_tick(*event[1]))
             yield from self._run(function, enumerate(tasks), topic)
-        finally:
-            self._client.unsubscribe_topic(topic)
+        except (OSError, CancelledError) as error:
+            if isinstance(error, IngestError):
+                raise
+            raise DeviceError(f"the Dask scheduler went away ({error}): run again") from error
 
     def _run(self, function: Any, tasks: Iterator[tuple[int, Any]], topic: str) -> Iterator[Finished]:  # noqa: ANN401
-        waiting: dict[Any, Any] = {}
-        ended = as_completed(loop=self._client.loop, raise_errors=False)
-
-        def submit(number: int) -> None:
-            for index, task in itertools.islice(tasks, max(0, number)):
+        waiting: dict[Any, tuple[str, Any]] = {}
+        while True:
+            free = _TASKS_A_THREAD * max(1, self.num_threads) - len(waiting)
+            for index, task in itertools.islice(tasks, max(0, free)):
+                name = f"{topic}-{index}"
                 future = self._client.submit(
-                    _on_worker, function, task, str(index), topic, key=f"{topic}-{index}", pure=False
+                    _on_worker, function, task, str(index), topic, key=name, pure=False
                 )
                 waiting[future] = (str(index), task)
-                ended.add(future)
+            if not waiting:
+                return
+            for future in self._wait_for_any(list(waiting)):
+                yield Finished(*waiting.pop(future), *_outcome(future))
 
-        submit(_TASKS_A_THREAD * self.num_threads)
-        while waiting:
-            future = next(ended)
-            name, task = waiting.pop(future)
-            submit(_TASKS_A_THREAD * self.num_threads - len(waiting))
-            yield Finished(name, task, *_outcome(future))
+    def _wait_for_any(self, futures: list[Any]) -> list[Any]:
+        """Return the futures that have ended, at least one; say so while there is no worker to end any."""
+        deserted = 0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                ended = wait(futures, timeout=_LOOK_EVERY_S, return_when="FIRST_COMPLETED").done
+                return [future for future in futures if future in ended]
+            deserted = 0 if self.num_threads else deserted + 1
+            if deserted * _LOOK_EVERY_S >= _DESERTED_S:
+                raise DeviceError(f"no worker was there for {_DESERTED_S} s: start some and run again")
+            if deserted:
+                logger.warning("no Dask worker is there: waiting for one")
 
 
 def _outcome(future: Any) -> tuple[Any, BaseException | None]:  # noqa: ANN401  distributed is untyped
@@ -190,8 +208,3 @@ class _Sums:
     def send(self) -> None:
         self._sent = time.perf_counter()
         get_worker().log_event(self._topic, (self._name, self._sums))
-
-
-def dask_versions() -> dict[str, str]:
-    """Return the versions of Dask and its scheduler."""
-    return {"dask": dask.__version__, "distributed": distributed.__version__}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,14 +17,12 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ingest import store
+from ingest.build.artifact import DEMO_FOLDER
 from ingest.errors import ConfigError
 from ingest.recipe import Fidelity, Fit, Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-DEMO_FOLDER = "data/demo"
-"""Where the embedded sample of photos is written when no `raw` is configured."""
 
 Room = Literal["scan", "plan", "shrink"]
 
@@ -57,7 +56,7 @@ class Settings(BaseModel):
     background: tuple[int, int, int] = (255, 255, 255)
     samples_per_shard: int | Literal["auto"] = Field("auto")
     """Samples in a shard; ``auto`` takes 4,096, fewer where that would leave few shards to work on."""
-    seed: int = Field(0, ge=0, lt=2**63)
+    seed: int = Field(0, ge=0, le=2**63 - 1)
     """Decides the order in which the photos are dealt to shards."""
     dask: DaskSettings = DaskSettings()
 
@@ -87,7 +86,8 @@ class Settings(BaseModel):
     def work_folder(self) -> Path:
         """Folder of this dataset's manifest, plan and markers: one for each dataset URL."""
         digest = hashlib.sha256(self.dataset_url.encode(errors="surrogateescape")).hexdigest()[:8]
-        return Path(self.work) / f"{self.dataset_url.rsplit('/', 1)[-1]}-{digest}"
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", self.dataset_url.rsplit("/", 1)[-1])  # braces are wildcards
+        return Path(self.work) / f"{name}-{digest}"
 
     @property
     def scan_needs(self) -> list[str]:
@@ -161,7 +161,17 @@ def _allowed(key: str, error: Any) -> str:  # noqa: ANN401  pydantic's own recor
         "dask.scheduler": "allowed is an address such as tcp://10.0.0.1:8786, or null to start one here",
     }
     message: str = error["msg"]
-    return special.get(key, message[0].lower() + message[1:])
+    return special.get(key) or _bounds(key) or message[0].lower() + message[1:]
+
+
+def _bounds(key: str) -> str | None:
+    """Return the allowed range of a key that is a whole number, or None for another kind of key."""
+    field = Settings.model_fields.get(key)
+    limits = {type(limit).__name__: limit for limit in field.metadata} if field else {}
+    if "Ge" not in limits:
+        return None
+    upper = f" to {limits['Le'].le}" if "Le" in limits else " on"
+    return f"allowed are whole numbers from {limits['Ge'].ge}{upper}{', or null' if key == 'limit' else ''}"
 
 
 def _unknown_key(key: str) -> str:
@@ -175,11 +185,9 @@ def _unknown_key(key: str) -> str:
 
 def _check_places(settings: Settings) -> None:
     raw, dataset = settings.raw_url, settings.dataset_url
-    if dataset == raw or dataset.startswith(f"{raw}/"):
-        message = (
-            f"config key 'dataset' is {dataset!r}: it must lie outside 'raw' ({raw}), or it would be scanned"
-        )
-        raise ConfigError(message)
+    if f"{dataset}/".startswith(f"{raw}/") or f"{raw}/".startswith(f"{dataset}/"):
+        problem = f"neither may lie inside the other, and 'raw' is {raw}"
+        raise ConfigError(f"config key 'dataset' is {dataset!r}: {problem}: choose a folder beside it")
     if isinstance(settings.samples_per_shard, int) and settings.samples_per_shard < 1:
         raise ConfigError(
             f"config key 'samples_per_shard' is {settings.samples_per_shard}: "

@@ -8,11 +8,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ingest import store
-from ingest.build.image import shrink_image
+from ingest.build.image import engine_versions, shrink_image
 from ingest.build.plan import read_plan_head, read_planned_shards
 from ingest.build.progress import Progress
 from ingest.build.shrink import ShardTask, build_shard, pending_shards
-from ingest.errors import BuildError, CorruptImageError, StoreError
+from ingest.errors import BuildError, CorruptImageError, CorruptShardError, NotSealedError, StoreError
+from ingest.index import read_index
 from ingest.units import count, format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ingest.build.cluster import Cluster, Finished
-    from ingest.build.plan import PlanHead
+    from ingest.build.plan import PlanHead, ShardHead
     from ingest.shard import ShardSummary
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,9 @@ _LONG_BUILD_FILES = 256
 _ESTIMATE_FILES = 5
 _GIVE_UP_AFTER = 3
 """So many shards that fail with none built between them: the storage is gone, and trying on is no use."""
+
+_WRITTEN_NAMES = r"dataset\.json|rejects\.parquet|[0-9]{6}-[0-9a-f]{8}\.(tar|idx|parquet|retry)"
+"""Names that a build writes into a dataset, and so may leave unfinished."""
 
 _TAR_OVERHEAD_BYTES = (
     4 * 512
@@ -61,19 +65,34 @@ def shrink(plan: Path, *, scheduler: str | None, cores: int) -> ShrinkSummary:
         BuildError: some shards were not built; those that are whole stay.
     """
     head = read_plan_head(plan)
-    names = missing_shards(head)
-    if not names:
-        return ShrinkSummary(len(head.shards), 0, 0, 0)
     with hold_dataset(head.dataset, plan.parent):
-        leftovers = store.remove_temporaries(head.dataset)
-        if leftovers:
-            logger.info("removed %s of a build that was cut off", count(leftovers, "unfinished file"))
-        return _build(plan, head, names, scheduler, cores)
+        clean_up(head)
+        names = missing_shards(head)
+        return (
+            _build(plan, head, names, scheduler, cores) if names else ShrinkSummary(len(head.shards), 0, 0, 0)
+        )
+
+
+def clean_up(head: PlanHead) -> None:
+    """Remove what killed writers of this dataset left; nobody else may be writing to it."""
+    folders = [
+        head.dataset,
+        *(store.join(head.dataset, split) for split in {shard.split for shard in head.shards}),
+    ]
+    leftovers = sum(store.remove_temporaries(folder, _WRITTEN_NAMES) for folder in folders)
+    if leftovers:
+        logger.info("removed %s of a build that was cut off", count(leftovers, "unfinished file"))
 
 
 def missing_shards(head: PlanHead) -> list[str]:
     """Return the planned shards that are not whole in the dataset, in order."""
-    return pending_shards(head, store.list_files(head.dataset))
+    try:
+        index = read_index(head.dataset)
+    except (NotSealedError, CorruptShardError):
+        sealed = {}  # a new index will be written
+    else:
+        sealed = {shard.name: shard.bytes for shards in index.splits.values() for shard in shards}
+    return pending_shards(head, store.list_files(head.dataset), sealed)
 
 
 def hold_dataset(dataset: str, work: Path) -> Any:  # noqa: ANN401  a context manager of nothing
@@ -97,20 +116,26 @@ def _wait_for_lock() -> Iterator[None]:
 def _build(plan: Path, head: PlanHead, names: list[str], scheduler: str | None, cores: int) -> ShrinkSummary:
     from ingest.build.cluster import open_cluster  # noqa: PLC0415  a second that a no-op need not pay
 
-    pending = [shard for shard in head.shards if shard.name in set(names)]
+    wanted, engines = set(names), engine_versions()
+    pending = [shard for shard in head.shards if shard.name in wanted]
     num_files = sum(shard.files for shard in pending)
     logger.info(
         "%s of %d to build, %s", count(len(names), "shard"), len(head.shards), count(num_files, "image")
     )
     tasks = (
         ShardTask(
-            raw=head.raw, dataset=head.dataset, recipe=head.recipe, shard=shard, labelled=bool(head.classes)
+            raw=head.raw,
+            dataset=head.dataset,
+            recipe=head.recipe,
+            shard=shard,
+            labelled=bool(head.classes),
+            engines=engines,
         )
-        for shard in read_planned_shards(plan, head, set(names))
+        for shard in read_planned_shards(plan, head, wanted)
     )
     with open_cluster(scheduler, min(cores, len(names))) as cluster:
         if num_files >= _LONG_BUILD_FILES:
-            _say_estimate(plan, head, names, num_files, cluster.num_threads)
+            _say_estimate(plan, head, pending, max(1, cluster.num_threads))
         with Progress(num_files, len(names)) as progress:
             summaries = _run(cluster, tasks, progress)
     return ShrinkSummary(
@@ -124,14 +149,17 @@ def _build(plan: Path, head: PlanHead, names: list[str], scheduler: str | None, 
 def _run(cluster: Cluster, tasks: Iterator[ShardTask], progress: Progress) -> list[ShardSummary]:
     built: list[ShardSummary] = []
     failed: list[Finished] = []
+    in_a_row = 0
     for finished in cluster.run(build_shard, tasks, lambda task, counts: progress.tick(task, *counts)):
         if finished.error is None:
             progress.finish(finished.name, finished.result)
             built.append(finished.result)
+            in_a_row = 0
             continue
         failed.append(finished)
+        in_a_row += 1
         logger.error("%s was not built: %s", finished.task.shard.name, _explain(finished.error))
-        if not built and len(failed) >= _GIVE_UP_AFTER:
+        if in_a_row >= _GIVE_UP_AFTER:
             break
     if failed:
         raise BuildError(_failure_sentence(failed, len(built)))
@@ -152,12 +180,13 @@ def _failure_sentence(failed: list[Finished], num_built: int) -> str:
     )
 
 
-def _say_estimate(plan: Path, head: PlanHead, names: list[str], num_files: int, num_threads: int) -> None:
+def _say_estimate(plan: Path, head: PlanHead, pending: list[ShardHead], num_threads: int) -> None:
     """Time a few files and say what the build will take; refuse one that does not fit on the disk."""
-    sizes, seconds = _try_files(plan, head, names[0])
+    sizes, seconds = _try_files(plan, head, pending[0].name)
     if not sizes:
         return
-    raw_bytes = sum(shard.bytes for shard in head.shards if shard.name in set(names))
+    num_files = sum(shard.files for shard in pending)
+    raw_bytes = sum(shard.bytes for shard in pending)
     out_bytes = round(num_files * (sum(sizes) / len(sizes) + _TAR_OVERHEAD_BYTES))
     free = store.free_bytes(head.dataset)
     logger.info(
@@ -181,6 +210,6 @@ def _try_files(plan: Path, head: PlanHead, name: str) -> tuple[list[int], float]
         try:
             data = store.read_bytes(store.join_bytes(head.raw, file.path))
             sizes.append(len(shrink_image(data, head.recipe).jpeg))
-        except (CorruptImageError, FileNotFoundError, PermissionError):
+        except (CorruptImageError, OSError):
             continue
     return sizes, time.perf_counter() - begin

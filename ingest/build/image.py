@@ -80,8 +80,7 @@ class Shrunk:
         source_height: of the raw picture once upright, in pixels.
         source_format: what the bytes are, whatever the file is called: "JPEG", "PNG", ...
         orientation: EXIF orientation that was applied, 1 to 8; 1 is none.
-        scale_num: always 1; the raw JPEG was decoded at 1/1, 1/2, 1/4 or 1/8 of its size.
-        scale_denominator: 1, 2, 4 or 8; 1 if it was not a JPEG.
+        scale_denominator: n where a JPEG was decoded at 1/n of its size: 1, 2, 4 or 8; 1 for others.
         histogram: 256 counts each for R, G and B of the pixels before JPEG encoding, 768 in all.
     """
 
@@ -92,7 +91,6 @@ class Shrunk:
     source_height: int
     source_format: str
     orientation: int
-    scale_num: int
     scale_denominator: int
     histogram: tuple[int, ...] = dataclasses.field(repr=False)
 
@@ -133,7 +131,6 @@ def shrink_image(data: bytes, recipe: Recipe) -> Shrunk:
         *upright_size(source.width, source.height, source.orientation),
         source.format,
         source.orientation,
-        1,
         source.scale_denominator,
         tuple(image.histogram()[:768]),  # 0.1 ms of 37; the fourth byte of RGBX is not counted
     )

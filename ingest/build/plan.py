@@ -9,13 +9,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ingest.build.artifact import replace_if_changed
+from ingest import store
+from ingest.build.artifact import DEMO_FOLDER, replace_if_changed
 from ingest.errors import BuildError, StoreError
 from ingest.recipe import Recipe
 from ingest.shard import make_key
@@ -23,6 +25,8 @@ from ingest.shard import make_key
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 FULL_SHARD = 4096
 """Samples in a shard of a large dataset: about 70 MB of 224 px JPEGs, a good size for one sequential read."""
@@ -141,9 +145,9 @@ def make_plan(manifest: pa.Table, settings: PlanSettings) -> tuple[tuple[str, ..
         file = PlannedFile(key, path, size, version, label, None if label is None else class_ids[label])
         by_split.setdefault(split, []).append(file)
     shard_size = choose_shard_size(len(chosen), settings.samples_per_shard)
-    recipe_hash = settings.recipe.hash()
+    salt = f"{settings.recipe.hash()} {'labelled' if classes else 'unlabelled'}"
     return classes, [
-        shard for split in sorted(by_split) for shard in _cut(by_split[split], split, shard_size, recipe_hash)
+        shard for split in sorted(by_split) for shard in _cut(by_split[split], split, shard_size, salt)
     ]
 
 
@@ -164,18 +168,40 @@ def _require_distinct(keys: list[str]) -> None:
         raise BuildError(f"key {twice[0]} stands for two files: rename one of them; this is a chance of 4e-7")
 
 
-def _cut(files: list[PlannedFile], split: str, shard_size: int, recipe_hash: str) -> Iterator[PlannedShard]:
+def _cut(files: list[PlannedFile], split: str, shard_size: int, salt: str) -> Iterator[PlannedShard]:
     for number, begin in enumerate(range(0, len(files), shard_size)):
         part = tuple(files[begin : begin + shard_size])
-        yield PlannedShard(f"{split}/{number:06d}-{shard_hash(part, recipe_hash)}", split, part)
+        yield PlannedShard(f"{split}/{number:06d}-{shard_hash(part, salt)}", split, part)
 
 
-def shard_hash(files: Sequence[PlannedFile], recipe_hash: str) -> str:
-    """Return 8 hex digits that change whenever the bytes of the shard may change."""
-    digest = hashlib.sha256(recipe_hash.encode())
+def shard_hash(files: Sequence[PlannedFile], salt: str) -> str:
+    """Return 8 hex digits that change whenever the bytes of the shard may change.
+
+    Args:
+        files: what is in the shard, in order.
+        salt: what else decides its bytes: the recipe, and whether the dataset has labels.
+    """
+    digest = hashlib.sha256(salt.encode())
     for file in files:
         digest.update(f"\n{file.key} {file.size} {file.version} {file.class_id}".encode())
     return digest.hexdigest()[:8]
+
+
+def warn_of_other_source(plan: Path, raw: str) -> None:
+    """Say so where a dataset was planned from another root before; refuse to put the sample in its place.
+
+    Raises:
+        BuildError: `raw` is the sample made by code, and the dataset is of something else.
+    """
+    if not plan.exists():
+        return
+    before = read_plan_head(plan)
+    if before.raw == raw:
+        return
+    if raw == store.normalise(DEMO_FOLDER):
+        message = f"{before.dataset}: was built from {before.raw}, and the config key 'raw' is empty now"
+        raise BuildError(f"{message}: set it, or choose another 'dataset' for the sample photos")
+    logger.warning("plan: %s was built from %s before, and is now from %s", before.dataset, before.raw, raw)
 
 
 def write_plan(path: Path, raw: str, settings: PlanSettings, manifest: pa.Table) -> tuple[PlanHead, bool]:

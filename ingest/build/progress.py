@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+def _has_terminal() -> bool:
+    # A pseudo-terminal that nobody looks at has no width, and a bar on it would be empty.
+    return sys.stderr.isatty() and os.get_terminal_size(sys.stderr.fileno()).columns > 0
+
+
 class Progress:
     """Counts files over all shards and shows done / total, images/s, rejects so far and time left.
 
@@ -35,7 +41,7 @@ class Progress:
         self._shards_done = 0
         self._begin = time.perf_counter()
         self._lock = threading.Lock()
-        self._bar = tqdm(total=num_files, unit="image", disable=not sys.stderr.isatty(), dynamic_ncols=True)
+        self._bar = tqdm(total=num_files, unit="image", disable=not _has_terminal(), dynamic_ncols=True)
 
     def __enter__(self) -> Self:
         return self

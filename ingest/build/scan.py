@@ -38,7 +38,7 @@ _LITTER_NAMES = {b"thumbs.db", b"ehthumbs.db", b"desktop.ini", b"__macosx", b"@e
 _OTHER_SUFFIXES = frozenset(
     b"txt md rst pdf doc docx rtf csv tsv json jsonl ndjson parquet xml yaml yml toml ini cfg log html htm "
     b"py ipynb js css sh zip tar gz tgz bz2 xz zst 7z rar mat npy npz pkl pt pth h5 hdf5 db sqlite "
-    b"mp4 mov m4v avi mkv webm mpg mpeg 3gp mp3 wav flac m4a aac ogg xmp aae thm srt".split()
+    b"idx mp4 mov m4v avi mkv webm mpg mpeg 3gp mp3 wav flac m4a aac ogg xmp aae thm srt".split()
 )
 """Endings of files that are plainly no pictures: sidecars, tables, text, archives, sound, video."""
 
@@ -85,11 +85,16 @@ def place(path: bytes, *, has_splits: bool) -> tuple[str, str | None]:
 
 
 def has_split_folders(top_folders: Iterable[str]) -> bool:
-    """Return whether the folders under the root are splits: all are named so, and train is among them."""
+    """Return whether the folders under the root are splits rather than classes.
+
+    They are where train stands beside val or test, whatever else is there (annotations, say), or where
+    nothing but split folders is there. A lone ``train`` among other names is a class, as of vehicles.
+    """
     names = [name.lower() for name in top_folders]
-    return "train" in (_SPLIT_NAMES.get(name) for name in names) and all(
-        name in _SPLIT_NAMES for name in names
-    )
+    splits = {_SPLIT_NAMES[name] for name in names if name in _SPLIT_NAMES}
+    if len(splits) > 1:
+        return "train" in splits or all(name in _SPLIT_NAMES for name in names)
+    return splits == {"train"} == {_SPLIT_NAMES.get(name) for name in names}
 
 
 def scan(raw: str, manifest: Path) -> ScanSummary:
@@ -133,13 +138,20 @@ def _top_folders(raw: str) -> list[str]:
 
 def _candidates(raw: str, skipped: Counter[str], *, has_splits: bool) -> Iterator[Candidate]:
     for info in store.walk(raw):
-        reason = skip_reason(info.path)
-        if reason is None and has_splits and b"/" not in info.path:
-            reason = "beside the split folders"
+        reason = skip_reason(info.path) or ("no file" if info.size < 0 else None)
+        if reason is None and has_splits:
+            _require_split(raw, info.path)
         if reason is not None:
             skipped[reason] += 1
             continue
         yield Candidate(*info, *place(info.path, has_splits=has_splits))
+
+
+def _require_split(raw: str, path: bytes) -> None:
+    top, slash, _ = path.decode("utf-8", "backslashreplace").partition("/")
+    if not slash or top.lower() not in _SPLIT_NAMES:
+        place = store.join(raw, top)
+        raise StoreError(f"{place}: lies beside split folders (train, val, test): move it into one, or away")
 
 
 def _pages(candidates: Iterator[Candidate]) -> Iterator[list[Candidate]]:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from ingest import store
 from ingest.errors import BuildError
 from ingest.index import Index, ShardEntry, write_index
-from ingest.shard import ShardSummary, format_offsets, members_of, read_receipt
+from ingest.shard import REJECTS_NAME, ShardSummary, format_offsets, members_of, read_receipt
 from ingest.units import count
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from ingest.build.plan import PlanHead
 
-REJECTS_NAME = "rejects.parquet"
 _REJECT_COLUMNS = ("source", "code", "reason", "source_bytes", "split", "label", "key")
 _READERS = 16
 
@@ -59,6 +58,7 @@ def seal(head: PlanHead, missing: Sequence[str]) -> SealSummary:
         if not any(summary.samples for summary in summaries):
             raise BuildError(_nothing_sealed(head, rejects))
         present = store.list_files(head.dataset)
+        _require_sizes(summaries, present)
         list(pool.map(lambda receipt: _write_offsets(head.dataset, receipt, present), receipts))
     _write_rejects(head.dataset, rejects)
     index = make_index(head, summaries, count_codes(rejects))
@@ -88,6 +88,15 @@ def _nothing_sealed(head: PlanHead, rejects: pa.Table) -> str:
         f"{head.raw}: none of {count(rejects.num_rows, 'file')} became a sample ({codes}; first "
         f"{example['source']}: {example['reason']}): set the config key 'raw' to a folder of photos"
     )
+
+
+def _require_sizes(summaries: Sequence[ShardSummary], present: dict[str, int]) -> None:
+    for summary in summaries:
+        found = present.get(f"{summary.name}.tar", 0)
+        if found != summary.bytes:
+            expected = f"{found} bytes found, its receipt says {summary.bytes}"
+            remedy = f"remove {summary.name}.parquet and run the build again"
+            raise BuildError(f"{summary.name}.tar: {expected}: {remedy}")
 
 
 def _write_offsets(dataset: str, receipt: tuple[ShardSummary, pa.Table], present: dict[str, int]) -> None:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import socket
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
+
 from ingest import store
 from ingest.build.image import Shrunk, engine_versions, shrink_image
-from ingest.errors import CorruptImageError
+from ingest.errors import CorruptImageError, DeviceError, StoreError
 from ingest.shard import Member, ShardSummary, TarWriter, read_receipt, write_receipt
 
 if TYPE_CHECKING:
@@ -29,13 +32,23 @@ _READ_AHEAD = 4
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ShardTask:
-    """Everything a worker needs to build one shard; `labelled` says that every sample must have a class."""
+    """Everything a worker needs to build one shard.
+
+    Attributes:
+        raw: root of the raw files.
+        dataset: where the shard goes.
+        recipe: how each picture is shrunk.
+        shard: its name and files.
+        labelled: whether every sample must have a class.
+        engines: versions that the worker must have, or its bytes would differ from those of others.
+    """
 
     raw: str
     dataset: str
     recipe: Recipe
     shard: PlannedShard
     labelled: bool
+    engines: dict[str, str]
 
 
 class _RawFile(NamedTuple):
@@ -46,25 +59,33 @@ class _RawFile(NamedTuple):
     fault: CorruptImageError | None
 
 
-def pending_shards(head: PlanHead, present: dict[str, int]) -> list[str]:
-    """Return the names of planned shards that are not whole yet.
+def pending_shards(head: PlanHead, present: dict[str, int], sealed: dict[str, int]) -> list[str]:
+    """Return the names of planned shards that are not whole yet, in order.
 
     Args:
         head: the plan.
         present: size of every file below the dataset, by path; a receipt is written after its tar.
+        sealed: size of the tar of each shard that is in the index, by name.
     """
-    return [shard.name for shard in head.shards if not _is_whole(head.dataset, shard.name, present)]
+    damaged = {name for name, size in sealed.items() if present.get(f"{name}.tar") != size}
+    names = (shard.name for shard in head.shards)
+    return [name for name in names if name in damaged or not _is_whole(head, name, present)]
 
 
-def _is_whole(dataset: str, name: str, present: dict[str, int]) -> bool:
+def _is_whole(head: PlanHead, name: str, present: dict[str, int]) -> bool:
     if f"{name}.parquet" not in present:
         return False
+    if f"{name}.retry" in present and _can_be_read_now(head, name):
+        return False
     # A shard of nothing but rejects has no tar: only then is the receipt worth a look.
-    return f"{name}.tar" in present or _has_no_samples(dataset, name)
+    return f"{name}.tar" in present or read_receipt(head.dataset, name)[0].samples == 0
 
 
-def _has_no_samples(dataset: str, name: str) -> bool:
-    return read_receipt(dataset, name)[0].samples == 0
+def _can_be_read_now(head: PlanHead, name: str) -> bool:
+    """Return whether a file that could not be read when shard `name` was built can be read by now."""
+    _, receipt = read_receipt(head.dataset, name)
+    unreadable = receipt.filter(pa.compute.equal(receipt["code"], "unreadable"))
+    return any(store.is_readable(store.join_bytes(head.raw, path)) for path in unreadable["path"].to_pylist())
 
 
 def build_shard(task: ShardTask, tick: Callable[[tuple[int, ...]], None]) -> ShardSummary:
@@ -76,7 +97,11 @@ def build_shard(task: ShardTask, tick: Callable[[tuple[int, ...]], None]) -> Sha
 
     Raises:
         StoreError: a read or write failed in a way that may pass; nothing of the shard is left.
+        DeviceError: the engines of this worker are not those of the driver.
     """
+    if engine_versions() != task.engines:
+        message = f"this worker has the engines {engine_versions()}, expected {task.engines}"
+        raise DeviceError(f"{message}: install the same versions there")
     name = task.shard.name
     work = _ShardWork(task)
     with store.create(store.join(task.dataset, f"{name}.tar")) as file:
@@ -87,9 +112,19 @@ def build_shard(task: ShardTask, tick: Callable[[tuple[int, ...]], None]) -> Sha
         num_bytes, sha256 = writer.close()
     if not work.samples:
         store.remove(store.join(task.dataset, f"{name}.tar"))
+    _note_unreadable(task.dataset, name, work.rows)
     summary = work.summarise(num_bytes, sha256)
     write_receipt(task.dataset, summary, work.rows)
     return summary
+
+
+def _note_unreadable(dataset: str, name: str, rows: list[dict[str, Any]]) -> None:
+    """Mark a shard that lacks files which could not be read, so that the next run tries them again."""
+    mark = store.join(dataset, f"{name}.retry")
+    if any(row.get("code") == "unreadable" for row in rows):
+        store.write_bytes(mark, b"")
+    else:
+        store.remove(mark)
 
 
 class _ShardWork:
@@ -120,12 +155,15 @@ class _ShardWork:
         if raw.fault is not None:
             raise raw.fault
         if self._task.labelled and planned.class_id is None:
-            raise CorruptImageError("no_label", "lies in no class folder while others do: move it into one")
+            raise CorruptImageError(
+                "no_label", "The file lies in no class folder while others do: move it into one."
+            )
 
     def _identity(self, planned: PlannedFile, raw: _RawFile) -> dict[str, Any]:
         source = store.join(self._task.raw, planned.path.decode("utf-8", "backslashreplace"))
         return {
             "key": planned.key,
+            "path": planned.path,
             "source": source,
             "source_version": planned.version,
             "source_bytes": planned.size if raw.sha256 is None else len(raw.data),
@@ -213,8 +251,24 @@ def _read_ahead(raw: str, files: tuple[PlannedFile, ...]) -> Iterator[tuple[Plan
 def _read_raw(raw: str, file: PlannedFile) -> _RawFile:
     try:
         data = store.read_bytes(store.join_bytes(raw, file.path))
-    except FileNotFoundError:
-        return _RawFile(b"", None, CorruptImageError("unreadable", "was there when scanned and is gone now"))
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        _require_root(raw)
+        return _unreadable("The file was there when it was scanned and is gone now.")
     except PermissionError:
-        return _RawFile(b"", None, CorruptImageError("unreadable", "may not be read: permission denied"))
+        return _unreadable("The file may not be read: permission denied.")
     return _RawFile(data, hashlib.sha256(data).hexdigest(), None)
+
+
+def _unreadable(reason: str) -> _RawFile:
+    return _RawFile(b"", None, CorruptImageError("unreadable", reason))
+
+
+def _require_root(raw: str) -> None:
+    """Tell a file that is gone from a disk that is not mounted: the second is no fault of the file.
+
+    Raises:
+        StoreError: the root is not there, or is empty.
+    """
+    if not store.has_entries(raw):
+        message = f"{raw}: is missing or empty on {socket.gethostname()}"
+        raise StoreError(f"{message}: mount it there, as it was when it was scanned, and run again")

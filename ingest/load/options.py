@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from numbers import Integral
 from typing import TYPE_CHECKING, Literal
 
 from ingest import units
@@ -28,8 +29,10 @@ _MAX_THREADS = 8
 
 def check_number(name: str, value: int, low: int, high: int | None = None) -> int:
     """Return `value` if it is a whole number from `low` to `high`, both inclusive."""
-    if type(value) is int and low <= value <= (value if high is None else high):
-        return value
+    if isinstance(value, Integral) and not isinstance(value, bool):  # numpy's are whole numbers too
+        whole = int(value)
+        if low <= whole <= (whole if high is None else high):
+            return whole
     upper = "" if high is None else f" and at most {high}"
     raise ConfigError(f"{name}={value!r}: a whole number of at least {low}{upper} is needed")
 
@@ -64,15 +67,21 @@ def scale(index: Index, normalise: Normalise, dtype: Dtype) -> tuple[Channels, C
         "imagenet": (IMAGENET_MEAN, IMAGENET_STD),
         "dataset": (index.mean, index.std),
     }
-    mean, std = known[normalise] if normalise is None or isinstance(normalise, str) else normalise
+    try:
+        mean, std = known[normalise] if normalise is None or isinstance(normalise, str) else normalise
+    except (TypeError, ValueError):
+        problem = "'imagenet', 'dataset', (mean, std) or None is needed"
+        raise ConfigError(f"normalise={normalise!r}: {problem}") from None
     return _to_bytes("mean", mean), _to_bytes("std", std)
 
 
 def _to_bytes(name: str, values: Channels) -> Channels:
-    channels = 3
-    if len(values) != channels or (name == "std" and min(values) <= 0):
-        raise ConfigError(f"normalise: {name}={values!r}: three numbers for R, G, B are needed, std above 0")
-    red, green, blue = values
+    try:
+        red, green, blue = (float(value) for value in values)
+    except (TypeError, ValueError):
+        raise ConfigError(f"normalise: {name}={values!r}: three numbers for R, G, B are needed") from None
+    if name == "std" and min(red, green, blue) <= 0:
+        raise ConfigError(f"normalise: {name}={values!r}: three numbers above 0 for R, G, B are needed")
     return 255.0 * red, 255.0 * green, 255.0 * blue
 
 

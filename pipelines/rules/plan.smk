@@ -9,7 +9,7 @@ rule plan:
     conda:
         "../envs/ingest.yaml"
     params:
-        settings=settings.of_room("plan"),
+        settings=lambda wildcards: settings.of_room("plan"),
     shell:
         "ingest plan --settings {params.settings:q} --manifest {input.manifest:q} --plan {output.plan:q}"
         " --log {log:q}"

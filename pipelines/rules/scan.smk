@@ -12,7 +12,7 @@ rule scan:
     conda:
         "../envs/ingest.yaml"
     params:
-        settings=settings.of_room("scan"),
+        settings=lambda wildcards: settings.of_room("scan"),
         now=time.time_ns(),
     shell:
         "ingest scan --settings {params.settings:q} --manifest {output.manifest:q} --log {log:q}"

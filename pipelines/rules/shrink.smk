@@ -10,7 +10,7 @@ rule shrink:
         "../envs/ingest.yaml"
     threads: workflow.cores
     params:
-        settings=settings.of_room("shrink"),
+        settings=lambda wildcards: settings.of_room("shrink"),
     shell:
         "ingest shrink --settings {params.settings:q} --plan {input.plan:q} --cores {threads}"
         " --done {output.done:q} --log {log:q}"

@@ -20,9 +20,9 @@ ROOT = Path(__file__).parents[2]
         ({"sise": 224}, ("'sise'", "unknown", "did you mean 'size'", "fidelity")),
         ({"dask": {"shceduler": "tcp://a:1"}}, ("'dask.shceduler'", "unknown", "'scheduler'")),
         ({"fit": "crop"}, ("'fit'", "'crop'", "'cover'", "'shortest'")),
-        ({"size": "big"}, ("'size'", "'big'", "integer")),
-        ({"size": 0}, ("'size'", "0", "greater than or equal to 8")),
-        ({"quality": 101}, ("'quality'", "101", "less than or equal to 100")),
+        ({"size": "big"}, ("'size'", "'big'", "from 8 to 4096")),
+        ({"size": 0}, ("'size'", "0", "whole numbers from 8 to 4096")),
+        ({"quality": 101}, ("'quality'", "101", "from 1 to 100")),
         ({"limit": 0}, ("'limit'", "0", "1")),
         ({"samples_per_shard": "some"}, ("'samples_per_shard'", "'some'", "'auto'")),
         ({"samples_per_shard": 0}, ("'samples_per_shard'", "0", "'auto'")),
@@ -31,7 +31,9 @@ ROOT = Path(__file__).parents[2]
         ({"dask": {"scheduler": "localhost"}}, ("'dask.scheduler'", "tcp://")),
         ({"dask": 3}, ("'dask'", "3")),
         ({"raw": ""}, ("'raw'", "''")),
-        ({"raw": "/photos", "dataset": "/photos/out"}, ("'dataset'", "outside 'raw'")),
+        ({"raw": "/photos/in", "dataset": "/photos"}, ("'dataset'", "may lie inside the other")),
+        ({"raw": "/photos", "dataset": "/x/../photos/out"}, ("'dataset'", "may lie inside the other")),
+        ({"raw": "/photos", "dataset": "/photos/out"}, ("'dataset'", "may lie inside the other")),
     ],
 )
 def test_wrong_setting_is_one_sentence(values: dict[str, object], words: tuple[str, ...]) -> None:

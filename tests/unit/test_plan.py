@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ingest.build.artifact import DEMO_FOLDER
 from ingest.build.plan import (
     FULL_SHARD,
     PlanSettings,
@@ -17,10 +18,13 @@ from ingest.build.plan import (
     make_plan,
     read_plan_head,
     read_planned_shards,
+    warn_of_other_source,
     write_plan,
 )
 from ingest.build.scan import MANIFEST_SCHEMA
+from ingest.errors import BuildError
 from ingest.recipe import Recipe
+from ingest.store import normalise
 
 
 def _manifest(rows: list[tuple[bytes, int, str, str, str | None]]) -> pa.Table:
@@ -43,6 +47,7 @@ paths = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(paths=paths, shard_size=st.integers(1, 10), seed=st.integers(0, 2**40))
 def test_plan_is_a_partition(paths: list[bytes], shard_size: int, seed: int) -> None:
     """Every file is in exactly one shard, no shard is larger than asked, and only the last is smaller."""
@@ -105,6 +110,31 @@ def test_recipe_renames_every_shard() -> None:
     after = {shard.name for shard in make_plan(manifest, _settings(recipe=Recipe(quality=80)))[1]}
 
     assert not before & after
+
+
+def test_labels_rename_every_shard() -> None:
+    """The first class folder of a flat dataset gives every shard a new name: their fields change."""
+    flat = [(b"%d.jpg" % i, 1, "v", "train", None) for i in range(20)]
+
+    before = {shard.name for shard in make_plan(_manifest(flat), _settings())[1]}  # type: ignore[arg-type]
+    rows = [*flat, (b"cats/1.jpg", 1, "v", "train", "cats")]
+    after = {shard.name for shard in make_plan(_manifest(rows), _settings())[1]}  # type: ignore[arg-type]
+
+    assert not before & after
+
+
+def test_sample_photos_do_not_replace_a_dataset(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Another raw folder for a planned dataset is said; the sample made by code is refused."""
+    plan = tmp_path / "p.parquet"
+    warn_of_other_source(plan, "/raw")
+    write_plan(plan, "/raw", _settings(), _manifest(_rows(4)))
+
+    warn_of_other_source(plan, "/raw")
+    assert caplog.records == []
+    warn_of_other_source(plan, "/other")
+    assert "was built from /raw before, and is now from /other" in caplog.text
+    with pytest.raises(BuildError, match="'raw' is empty now"):
+        warn_of_other_source(plan, normalise(DEMO_FOLDER))
 
 
 def test_classes_are_numbered_in_sorted_order() -> None:

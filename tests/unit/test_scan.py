@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,9 @@ def test_split_folders_are_recognised_only_where_all_are_splits() -> None:
     assert has_split_folders(["train", "val"])
     assert has_split_folders(["Train"])
     assert not has_split_folders(["train", "cat"])
-    assert not has_split_folders(["val", "test"])
+    assert has_split_folders(["val", "test"])
+    assert has_split_folders(["train", "val", "annotations"])
+    assert not has_split_folders(["val"])
     assert not has_split_folders([])
 
 
@@ -128,6 +131,65 @@ def test_loop_of_links_ends(tmp_path: Path) -> None:
     (raw / "a/loop").symlink_to(raw)
 
     assert scan(str(raw), tmp_path / "m.parquet").candidates == 1
+
+
+def test_links_to_folders_and_files_are_followed(tmp_path: Path) -> None:
+    """A linked class, a linked split and a linked photo arrive, also beside what they point to."""
+    pool, raw = tmp_path / "pool", tmp_path / "raw"
+    _write(pool, "cats/1.jpg", "dogs/1.jpg")
+    for split in ("train", "val"):
+        (raw / split).mkdir(parents=True)
+        for name in ("cats", "dogs"):
+            (raw / split / name).symlink_to(pool / name)
+    (raw / "val/dogs-too").symlink_to(raw / "val/dogs")
+
+    scan(str(raw), tmp_path / "m.parquet")
+
+    assert [(row["split"], row["label"]) for row in _rows(tmp_path / "m.parquet")] == [
+        ("train", "cats"), ("train", "dogs"), ("val", "cats"), ("val", "dogs"), ("val", "dogs-too"),
+    ]  # fmt: skip
+
+
+def test_links_to_nothing_are_counted(tmp_path: Path) -> None:
+    """Broken links, links to themselves and pipes cost only themselves, and are counted."""
+    raw = tmp_path / "raw"
+    _write(raw, "a/1.jpg")
+    (raw / "a/broken.jpg").symlink_to("nowhere")
+    (raw / "a/itself.jpg").symlink_to("itself.jpg")
+    os.mkfifo(raw / "a/pipe.jpg")
+
+    found = scan(str(raw), tmp_path / "m.parquet")
+
+    assert (found.candidates, found.skipped) == (1, {"no file": 3})
+
+
+def test_picture_beside_split_folders_is_named(tmp_path: Path) -> None:
+    """Where folders are splits, a picture outside them has no split: the scan says where it lies."""
+    raw = tmp_path / "raw"
+    _write(raw, "train/a/1.jpg", "val/a/1.jpg", "annotations/a.json")
+    assert scan(str(raw), tmp_path / "m.parquet").skipped == {"other": 1}
+    _write(raw, "extra/1.jpg")
+
+    with pytest.raises(StoreError, match=r"raw/extra: lies beside split folders"):
+        scan(str(raw), tmp_path / "m.parquet")
+
+
+def test_tree_deeper_than_the_stack_is_listed(tmp_path: Path) -> None:
+    """1,500 folders one in another are no trouble."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    here = os.getcwd()
+    try:
+        os.chdir(raw)
+        for _ in range(1500):
+            os.mkdir("d")
+            os.chdir("d")
+        Path("1.jpg").write_bytes(b"x")
+    finally:
+        os.chdir(here)
+
+    assert scan(str(raw), tmp_path / "m.parquet").candidates == 1
+    subprocess.run(["rm", "-rf", str(raw)], check=True)
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "a file", "no pictures"])

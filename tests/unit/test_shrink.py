@@ -12,10 +12,10 @@ import pytest
 
 from ingest import store
 from ingest.build import shrink as shrink_module
-from ingest.build.image import encode_jpeg
+from ingest.build.image import encode_jpeg, engine_versions
 from ingest.build.plan import PlanHead, PlannedFile, PlannedShard, ShardHead
 from ingest.build.shrink import Histogram, ShardTask, build_shard, pending_shards
-from ingest.errors import StoreError
+from ingest.errors import DeviceError, StoreError
 from ingest.recipe import Recipe
 from ingest.shard import make_key, members_of, read_receipt
 
@@ -40,9 +40,15 @@ def _task(folder: Path, files: dict[str, tuple[bytes | None, int | None]], **cha
         "dataset": str(folder / "out"),
         "recipe": Recipe(),
         "labelled": True,
+        "engines": engine_versions(),
     }
     shard = PlannedShard("train/000000-ab", "train", tuple(planned))
     return ShardTask(**{**values, "shard": shard, **changes})  # type: ignore[arg-type]
+
+
+def _head(task: ShardTask) -> PlanHead:
+    shards = (ShardHead("train/000000-ab", "train", 1, 0),)
+    return PlanHead(raw=task.raw, dataset=task.dataset, recipe=task.recipe, classes=("c0",), shards=shards)
 
 
 def _ignore(_: tuple[int, ...]) -> None:
@@ -119,16 +125,13 @@ def test_dataset_without_classes_has_no_class_field(tmp_path: Path) -> None:
 def test_shard_of_rejects_leaves_a_receipt_alone(tmp_path: Path) -> None:
     """When no file becomes a sample there is no tar, and the shard counts as done."""
     task = _task(tmp_path, {"1.jpg": (b"", 0)})
-    head = PlanHead(
-        raw=task.raw, dataset=task.dataset, recipe=task.recipe, classes=("c0",),
-        shards=(ShardHead("train/000000-ab", "train", 1, 0),),
-    )  # fmt: skip
+    head = _head(task)
 
     build_shard(task, _ignore)
 
     present = store.list_files(task.dataset)
     assert list(present) == ["train/000000-ab.parquet"]
-    assert pending_shards(head, present) == []
+    assert pending_shards(head, present, {}) == []
 
 
 def test_failing_store_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,17 +152,14 @@ def test_failing_store_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_shard_is_pending_until_both_files_are_there(tmp_path: Path) -> None:
     """A tar without a receipt, and a receipt whose tar is gone, are not whole."""
     task = _task(tmp_path, {"1.jpg": (_photo(1), 0)})
-    head = PlanHead(
-        raw=task.raw, dataset=task.dataset, recipe=task.recipe, classes=("c0",),
-        shards=(ShardHead("train/000000-ab", "train", 1, 0),),
-    )  # fmt: skip
+    head = _head(task)
     build_shard(task, _ignore)
     present = store.list_files(task.dataset)
 
-    assert pending_shards(head, present) == []
-    assert pending_shards(head, {}) == ["train/000000-ab"]
+    assert pending_shards(head, present, {}) == []
+    assert pending_shards(head, {}, {}) == ["train/000000-ab"]
     for name in present:
-        assert pending_shards(head, {name: 1}) == ["train/000000-ab"]
+        assert pending_shards(head, {name: 1}, {}) == ["train/000000-ab"]
 
 
 def test_same_task_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -186,3 +186,53 @@ def test_histogram_sums_are_exact() -> None:
     assert histogram.pixels == 2 * 50 * 40
     assert histogram.sums(1) == tuple(2 * wide.sum((0, 1)))
     assert histogram.sums(2) == tuple(2 * (wide**2).sum((0, 1)))
+
+
+def test_sealed_shard_of_another_size_is_pending(tmp_path: Path) -> None:
+    """A tar whose size is not that of the index was cut or replaced: it is built again."""
+    task = _task(tmp_path, {"1.jpg": (_photo(1), 0)})
+    size = build_shard(task, _ignore).bytes
+    present = store.list_files(task.dataset)
+
+    assert pending_shards(_head(task), present, {"train/000000-ab": size}) == []
+    assert pending_shards(_head(task), present, {"train/000000-ab": size + 512}) == ["train/000000-ab"]
+
+
+def test_unreadable_file_is_tried_again_once_it_can_be_read(tmp_path: Path) -> None:
+    """A file that was away is rejected; the shard is pending again when, and only when, it is back."""
+    task = _task(tmp_path, {"1.jpg": (_photo(1), 0), "2.jpg": (_photo(2), 0)})
+    away = tmp_path / "raw/2.jpg"
+    away.rename(tmp_path / "2.jpg")
+    assert build_shard(task, _ignore).rejects == 1
+    assert pending_shards(_head(task), store.list_files(task.dataset), {}) == []
+
+    (tmp_path / "2.jpg").rename(away)
+
+    assert pending_shards(_head(task), store.list_files(task.dataset), {}) == ["train/000000-ab"]
+    assert build_shard(task, _ignore).rejects == 0
+    assert pending_shards(_head(task), store.list_files(task.dataset), {}) == []
+    assert "train/000000-ab.retry" not in store.list_files(task.dataset)
+
+
+@pytest.mark.parametrize("state", ["gone", "empty"])
+def test_unmounted_root_is_no_reject(tmp_path: Path, state: str) -> None:
+    """When the whole raw folder is missing or empty the shard fails with its name, and nothing is written."""
+    task = _task(tmp_path, {"1.jpg": (_photo(1), 0)})
+    (tmp_path / "raw").rename(tmp_path / "elsewhere")
+    if state == "empty":
+        (tmp_path / "raw").mkdir()
+
+    with pytest.raises(StoreError, match=f"{task.raw}: is missing or empty on .*: mount it"):
+        build_shard(task, _ignore)
+
+    assert store.list_files(task.dataset) == {}
+
+
+def test_other_engines_are_refused(tmp_path: Path) -> None:
+    """A worker whose engines are not those of the driver builds nothing: its bytes would differ."""
+    task = _task(tmp_path, {"1.jpg": (_photo(1), 0)}, engines={"pillow": "0.1"})
+
+    with pytest.raises(DeviceError, match=r"expected \{'pillow': '0.1'\}: install the same versions"):
+        build_shard(task, _ignore)
+
+    assert store.list_files(task.dataset) == {}

@@ -116,10 +116,11 @@ def test_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", script, f"{tmp_path}/t/x"], check=False)
     store.write_bytes(f"{tmp_path}/t/y", b"whole")
-    assert len(os.listdir(tmp_path / "t")) == 2
+    (tmp_path / "t/.tmp-notes.txt").write_text("mine")
+    assert len(os.listdir(tmp_path / "t")) == 3
 
-    assert store.remove_temporaries(str(tmp_path)) == 1
-    assert os.listdir(tmp_path / "t") == ["y"]
+    assert store.remove_temporaries(str(tmp_path / "t"), "x|y") == 1
+    assert sorted(os.listdir(tmp_path / "t")) == [".tmp-notes.txt", "y"]
 
 
 @pytest.mark.parametrize(
