@@ -1,26 +1,39 @@
 """verify: re-read every byte of a dataset and compare it with what was written down.
 
-Each shard: size and SHA-256 of the tar against the index; its members against the receipt; the offsets
-file against the receipt; every image decoded strictly. Keys must be unique over the whole dataset.
+Each shard: size and SHA-256 of the tar against the index; its members, and the class in each, against the
+receipt; the receipt's classes against the index; the offsets file against the receipt; every image decoded
+strictly. Keys must be unique over the whole dataset, and the list of rejects must be that of the index.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import io
 import tarfile
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import TYPE_CHECKING
 
-from ingest import store
+from ingest import processes, store
 from ingest.build.image import decode_jpeg
+from ingest.build.seal import count_codes
 from ingest.errors import CorruptImageError, CorruptShardError
-from ingest.index import ShardEntry, read_index
-from ingest.shard import Member, format_offsets, members_of, read_receipt
+from ingest.index import Index, ShardEntry, read_index
+from ingest.shard import (
+    REJECTS_NAME,
+    Member,
+    format_offsets,
+    members_of,
+    read_receipt,
+    read_rejects,
+    samples_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
 
     from ingest.recipe import Recipe
 
@@ -48,64 +61,88 @@ def verify(dataset: str, *, cores: int, on_done: Callable[[int, int], None]) -> 
         NotSealedError: nothing was sealed there.
         CorruptShardError: the index itself cannot be read.
         StoreError: a read failed in a way that may pass.
+        DeviceError: a worker process died.
     """
     index = read_index(dataset)
     shards = [shard for entries in index.splits.values() for shard in entries]
-    faults: list[str] = []
+    faults = list(_reject_faults(dataset, index))
     keys: dict[str, str] = {}
-    with ProcessPoolExecutor(max(1, min(cores, len(shards)))) as pool:
-        futures = {
-            pool.submit(check_shard, dataset, shard, index.fields, index.recipe): shard for shard in shards
-        }
-        for number, future in enumerate(as_completed(futures), start=1):
-            found, shard_keys = future.result()
-            name = futures[future].name
+    check = functools.partial(check_shard, dataset, dataclasses.replace(index, splits={}))
+    workers = max(1, min(cores, len(shards)))
+    with contextlib.closing(processes.run(check, shards, workers=workers)) as results:
+        for number, (shard, (found, shard_keys)) in enumerate(results, start=1):
             faults += found
-            faults += [f"{name}: key {key} stands in {keys[key]} too" for key in shard_keys if key in keys]
-            keys |= dict.fromkeys(shard_keys, name)
+            faults += [
+                f"{shard.name}: key {key} stands in {keys[key]} too" for key in shard_keys if key in keys
+            ]
+            keys |= dict.fromkeys(shard_keys, shard.name)
             on_done(number, len(shards))
     num_bytes = sum(shard.bytes for shard in shards)
     return VerifySummary(len(keys), num_bytes, tuple(sorted(faults)))
 
 
-def check_shard(
-    dataset: str, shard: ShardEntry, fields: tuple[str, ...], recipe: Recipe
-) -> tuple[list[str], list[str]]:
-    """Return a sentence for each fault of one shard, and the keys of its samples."""
+class _UnreadableError(Exception):
+    """A file that is missing or may not be read; the text is a sentence for a person."""
+
+
+def _read(url: str) -> bytes:
+    try:
+        return store.read_bytes(url)
+    except FileNotFoundError as error:
+        raise _UnreadableError(f"{url}: is missing: run the build again") from error
+    except PermissionError as error:
+        raise _UnreadableError(f"{url}: may not be read: {error.strerror or error}") from error
+
+
+def _reject_faults(dataset: str, index: Index) -> Iterator[str]:
+    url = store.join(dataset, REJECTS_NAME)
+    try:
+        codes = count_codes(read_rejects(dataset))
+    except CorruptShardError as error:
+        yield str(error)
+    except KeyError as error:
+        yield f"{url}: not a list of rejects ({error}): run the build again"
+    else:
+        if codes != index.rejects:
+            yield f"{url}: lists the rejects {codes}, the index {index.rejects}: run the build again"
+
+
+def check_shard(dataset: str, index: Index, shard: ShardEntry) -> tuple[list[str], list[str]]:
+    """Return a sentence for each fault of one shard, and the keys of its samples.
+
+    Args:
+        dataset: path or URL.
+        index: what the dataset should hold; its splits are not looked at.
+        shard: which shard.
+
+    Raises:
+        StoreError: a read failed in a way that may pass.
+    """
     url = store.join(dataset, f"{shard.name}.tar")
     try:
-        data = store.read_bytes(url)
+        data = _read(url)
         _, receipt = read_receipt(dataset, shard.name)
-        samples = dict(members_of(receipt))
-    except FileNotFoundError:
-        return [f"{url}: is missing: run the build again"], []
-    except CorruptShardError as error:
+    except (_UnreadableError, CorruptShardError) as error:
         return [str(error)], []
-    faults = list(_faults(dataset, shard, data, samples, fields, recipe))
+    samples = dict(members_of(receipt))
+    remedy = f"remove {shard.name}.* and run the build again"
+    faults = [f"{url}: {fault}: {remedy}" for fault in _faults(index, shard, data, samples)]
+    faults += [f"{url}: {fault}: {remedy}" for fault in _class_faults(data, receipt, index.classes)]
+    faults += _offset_faults(dataset, shard, samples)
     more = len(faults) - _MOST_FAULTS_A_SHARD
     shown = faults[:_MOST_FAULTS_A_SHARD] + ([f"{url}: {more} more faults"] if more > 0 else [])
     return shown, list(samples)
 
 
-def _faults(  # noqa: PLR0917  one shard, seen from six sides
-    dataset: str,
-    shard: ShardEntry,
-    data: bytes,
-    samples: dict[str, list[Member]],
-    fields: tuple[str, ...],
-    recipe: Recipe,
-) -> Iterator[str]:
-    url = store.join(dataset, f"{shard.name}.tar")
-    remedy = f"remove {shard.name}.* and run the build again"
+def _faults(index: Index, shard: ShardEntry, data: bytes, samples: dict[str, list[Member]]) -> Iterator[str]:
     if len(data) != shard.bytes:
-        yield f"{url}: is {len(data)} bytes long, the index says {shard.bytes}: {remedy}"
+        yield f"is {len(data)} bytes long, the index says {shard.bytes}"
     if hashlib.sha256(data).hexdigest() != shard.sha256:
-        yield f"{url}: its SHA-256 is not that of the index, bytes were changed: {remedy}"
+        yield "its SHA-256 is not that of the index, bytes were changed"
     if len(samples) != shard.samples:
-        yield f"{url}: its receipt names {len(samples)} samples, the index {shard.samples}: {remedy}"
-    yield from (f"{url}: {fault}: {remedy}" for fault in _tar_faults(data, samples, fields))
-    yield from (f"{url}: {fault}: {remedy}" for fault in _image_faults(data, samples, recipe))
-    yield from _offset_faults(dataset, shard, samples)
+        yield f"its receipt names {len(samples)} samples, the index {shard.samples}"
+    yield from _tar_faults(data, samples, index.fields)
+    yield from _image_faults(data, samples, index.recipe)
 
 
 def _tar_faults(data: bytes, samples: dict[str, list[Member]], fields: tuple[str, ...]) -> Iterator[str]:
@@ -141,12 +178,30 @@ def _fits(width: int, height: int, recipe: Recipe) -> bool:
     return (width, height) == (recipe.size, recipe.size)
 
 
+def _class_faults(data: bytes, receipt: pa.Table, classes: tuple[str, ...]) -> Iterator[str]:
+    if not classes:
+        return
+    columns = ("key", "label", "class_id", "class_offset", "class_bytes")
+    for row in samples_of(receipt).select(columns).to_pylist():
+        key, class_id, begin = row["key"], row["class_id"], row["class_offset"]
+        if class_id is None or not 0 <= class_id < len(classes):
+            yield f"sample {key} has the class id {class_id}, the index has {len(classes)} classes"
+            continue
+        if row["label"] != classes[class_id]:
+            yield f"sample {key} has the label {row['label']!r}, class {class_id} is {classes[class_id]!r}"
+        if begin is None:
+            continue  # the fields are not those of the index, which is a fault of its own
+        content = data[begin : begin + row["class_bytes"]]
+        if content != str(class_id).encode():
+            yield f"sample {key} holds the class {content!r}, its receipt says {class_id}"
+
+
 def _offset_faults(dataset: str, shard: ShardEntry, samples: dict[str, list[Member]]) -> Iterator[str]:
     url = store.join(dataset, f"{shard.name}.idx")
     try:
-        found = store.read_bytes(url)
-    except FileNotFoundError:
-        yield f"{url}: is missing: run the build again"
+        found = _read(url)
+    except _UnreadableError as error:
+        yield str(error)
         return
     if found != format_offsets(samples.items(), len(samples)):
         yield f"{url}: does not agree with the receipt: remove it and run the build again"

@@ -1,0 +1,238 @@
+"""verify: every damage is found and named with its remedy, and work that is stopped ends at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ingest import index, shard, store
+from ingest.load import fetch
+from ingest.verify import check_shard, verify
+from tests.datasets import encode
+
+_LISTED = [{"source": f"/photos/{number}.jpg", "code": "truncated"} for number in range(3)]
+
+
+def _list_rejects(dataset, rows):
+    pq.write_table(pa.Table.from_pylist(rows), dataset / shard.REJECTS_NAME)
+
+
+@pytest.fixture
+def dataset(sealed, tmp_path):
+    """Return a whole dataset of 3 shards that a test may damage."""
+    copy = shutil.copytree(sealed, tmp_path / "dataset")
+    _list_rejects(copy, _LISTED)
+    return copy
+
+
+def _faults(dataset, cores=2):
+    return verify(str(dataset), cores=cores, on_done=lambda *_: None).faults
+
+
+def _first(dataset):
+    """Return the index of the dataset, and its first shard."""
+    whole = index.read_index(str(dataset))
+    return whole, whole.splits["train"][0]
+
+
+def _change_receipt(dataset, change):
+    """Write the receipt of the first shard again with its first row changed."""
+    _, entry = _first(dataset)
+    summary, receipt = shard.read_receipt(str(dataset), entry.name)
+    rows = receipt.to_pylist()
+    rows[0] |= change(rows[0])
+    shard.write_receipt(str(dataset), summary, rows)
+
+
+def _write_into_tar(dataset, change):
+    """Change the tar of the first shard, and the index so that size and checksum still fit."""
+    whole, entry = _first(dataset)
+    path = dataset / f"{entry.name}.tar"
+    data = bytearray(path.read_bytes())
+    _, receipt = shard.read_receipt(str(dataset), entry.name)
+    change(data, receipt.to_pylist()[0])
+    path.write_bytes(data)
+    changed = dataclasses.replace(entry, sha256=hashlib.sha256(data).hexdigest())
+    splits = {"train": (changed, *whole.splits["train"][1:])}
+    index.write_index(str(dataset), dataclasses.replace(whole, splits=splits))
+
+
+def test_whole_dataset_has_no_fault(dataset):
+    """All shards are read and reported, one after the other, and nothing is found."""
+    seen = []
+    found = verify(str(dataset), cores=2, on_done=lambda *done: seen.append(done))
+
+    assert (found.samples, found.faults) == (20, ())
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert found.bytes == sum(path.stat().st_size for path in dataset.rglob("*.tar"))
+
+
+def test_class_in_the_tar_is_compared_with_the_receipt(dataset):
+    """A sample whose member `cls` holds another class is named, though every checksum fits."""
+
+    def change(data, row):
+        data[row["class_offset"] : row["class_offset"] + row["class_bytes"]] = b"3"
+
+    _write_into_tar(dataset, change)
+
+    name = _first(dataset)[1].name
+    (fault,) = _faults(dataset)
+    assert f"{name}.tar: sample " in fault
+    assert f"holds the class b'3', its receipt says 0: remove {name}.* and run the build again" in fault
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"class_id": 9, "label": "class 0"}, "has the class id 9, the index has 4 classes"),
+        ({"class_id": -1}, "has the class id -1"),
+        ({"class_id": None}, "has the class id None"),
+        ({"label": "class 1"}, "has the label 'class 1', class 0 is 'class 0'"),
+    ],
+    ids=str,
+)
+def test_class_of_the_receipt_is_compared_with_the_index(dataset, change, said):
+    """A receipt whose class id or label is not in the index's table is a fault of that sample alone."""
+    _change_receipt(dataset, lambda _: change)
+
+    (fault,) = _faults(dataset)
+    assert said in fault
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b"hello"),
+        lambda path: _list_rejects(path.parent, _LISTED[:2]),
+        lambda path: _list_rejects(path.parent, [{**row, "code": "empty"} for row in _LISTED]),
+        lambda path: _list_rejects(path.parent, [{"source": "/photos/1.jpg"}]),
+    ],
+    ids=["missing", "not parquet", "one too few", "other codes", "no codes"],
+)
+def test_list_of_rejects_is_compared_with_the_index(dataset, damage):
+    """A list of rejects that is missing, broken or not that of the index is named, with its remedy."""
+    damage(dataset / shard.REJECTS_NAME)
+
+    (fault,) = _faults(dataset)
+    assert fault.startswith(f"{dataset}/{shard.REJECTS_NAME}: ")
+    assert fault.endswith(": run the build again")
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".idx"])
+def test_file_that_may_not_be_read_is_a_sentence(dataset, monkeypatch, suffix):
+    """A file without the right to read it is named; it is no traceback and no damage."""
+    whole, entry = _first(dataset)
+    read_bytes = store.read_bytes
+
+    def refuse(url):
+        if url.endswith(suffix):
+            raise PermissionError(13, "Permission denied", url)
+        return read_bytes(url)
+
+    monkeypatch.setattr(store, "read_bytes", refuse)
+
+    found, _ = check_shard(str(dataset), whole, entry)
+
+    assert found == [f"{dataset}/{entry.name}{suffix}: may not be read: Permission denied"]
+
+
+def test_same_remedy_everywhere(dataset):
+    """A damaged shard is mended by the same words whether verify or the loader met it."""
+    _, entry = _first(dataset)
+    path = dataset / f"{entry.name}.tar"
+    path.write_bytes(path.read_bytes()[:-512])
+
+    fault = _faults(dataset)[0]
+
+    assert fetch.remedy(entry).endswith(fault.rpartition(": ")[2])
+
+
+@pytest.mark.parametrize("damaged", [".tar", ".idx", ".parquet"])
+def test_following_the_remedy_mends_the_dataset(tmp_path, damaged):
+    """After the files that the sentence names are removed, the next build makes the dataset whole."""
+    raw = _raw_photos(tmp_path / "raw")
+    _build(tmp_path, raw)
+    out = tmp_path / "out"
+    path = min(out.rglob(f"*{damaged}"), key=lambda path: (path.parent == out, path))
+    path.write_bytes(path.read_bytes()[:-100])
+    (fault, *_) = _faults(out)
+    remedy = fault.rpartition(": ")[2]
+    assert remedy.startswith("remove ")
+    assert remedy.endswith(" and run the build again")
+
+    named = remedy.removeprefix("remove ").removesuffix(" and run the build again")
+    for each in [path] if named == "it" else list(out.glob(named)):
+        each.unlink()
+    _build(tmp_path, raw)
+
+    assert _faults(out) == ()
+
+
+def _raw_photos(folder):
+    for number in range(4):
+        path = folder / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        grain = np.random.default_rng(number).integers(0, 256, (12, 16, 3), np.uint8)
+        path.write_bytes(encode(np.ascontiguousarray(np.kron(grain, np.ones((8, 8, 1), np.uint8)))))
+    return folder
+
+
+def _build(folder, raw):
+    """Run the verbs of a build, as the workflow does, but for the cluster."""
+    from ingest.build import drive, image, plan, scan, seal, shrink
+    from ingest.recipe import Recipe
+
+    manifest, file = folder / "m.parquet", folder / "p.parquet"
+    scan.scan(str(raw), manifest)
+    root, rows = scan.read_manifest(manifest)
+    settings = plan.PlanSettings(dataset=str(folder / "out"), recipe=Recipe(size=64), samples_per_shard=2)
+    plan.write_plan(file, root, settings, rows)
+    head = plan.read_plan_head(file)
+    for planned in plan.read_planned_shards(file, head, set(drive.missing_shards(head))):
+        task = shrink.ShardTask(
+            raw=root,
+            dataset=head.dataset,
+            recipe=head.recipe,
+            shard=planned,
+            labelled=bool(head.classes),
+            engines=image.engine_versions(),
+        )
+        shrink.build_shard(task, lambda _: None)
+    seal.seal(head, drive.missing_shards(head))
+
+
+def test_ctrl_c_ends_at_once(dataset):
+    """Ctrl-C ends the command and a worker in the middle of a read, with a single line and no traceback."""
+    path = min(dataset.rglob("*.tar"))
+    path.unlink()
+    os.mkfifo(path)  # whoever reads it waits for ever
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ingest", "verify", str(dataset), "--cores", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stderr.readline() == "1 of 3 shards\n"
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        out, errors = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+
+    assert (process.returncode, out) == (130, "")
+    *progress, last = errors.splitlines()
+    assert last == "ingest verify: stopped; what is whole is kept"
+    assert all(line.endswith(" of 3 shards") for line in progress)
