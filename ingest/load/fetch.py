@@ -54,7 +54,7 @@ def _in_place(dataset: str, shard: ShardEntry) -> Path:
     try:
         found = path.stat().st_size
     except FileNotFoundError as error:
-        raise CorruptShardError(f"{path}: this shard of the index is missing: {_REMEDY}") from error
+        raise CorruptShardError(f"{path}: this shard of the index is missing: {remedy(shard)}") from error
     _check_size(str(path), shard, found)
     return path
 
@@ -64,19 +64,21 @@ def _fetch(dataset: str, shard: ShardEntry, cache_dir: Path) -> None:
     try:
         data = store.read_bytes(url)
     except FileNotFoundError as error:
-        raise CorruptShardError(f"{url}: this shard of the index is missing: {_REMEDY}") from error
+        raise CorruptShardError(f"{url}: this shard of the index is missing: {remedy(shard)}") from error
     _check_size(url, shard, len(data))
     if hashlib.sha256(data).hexdigest() != shard.sha256:
-        raise CorruptShardError(f"{url}: its SHA-256 is not that of the index: {_REMEDY}")
+        raise CorruptShardError(f"{url}: its SHA-256 is not that of the index: {remedy(shard)}")
     store.write_bytes(str(_cached(cache_dir, shard)), data)
 
 
 def _check_size(url: str, shard: ShardEntry, found: int) -> None:
     if found != shard.bytes:
-        raise CorruptShardError(f"{url}: {found} bytes found, {shard.bytes} expected: {_REMEDY}")
+        raise CorruptShardError(f"{url}: {found} bytes found, {shard.bytes} expected: {remedy(shard)}")
 
 
-_REMEDY = "copy the dataset again, or remove the shard's .tar and .parquet and run the build again"
+def remedy(shard: ShardEntry) -> str:
+    """Return what mends a shard that is damaged: the end of a sentence."""
+    return f"copy the dataset again, or remove {shard.name}.* and run the build again"
 
 
 def _url(dataset: str, shard: ShardEntry) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import mmap
+import resource
 import sys
 from concurrent import futures
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ingest import shard as shard_format
-from ingest.errors import CorruptShardError
+from ingest.errors import CorruptShardError, DeviceError
+from ingest.load.fetch import remedy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from ingest.index import ShardEntry
 
@@ -82,8 +86,7 @@ def _read_rows(dataset: str, entry: ShardEntry, *, labelled: bool) -> pa.Table:
     rows = shard_format.samples_of(receipt).select(_COLUMNS)
     fault = _fault_of(rows, entry, labelled=labelled)
     if fault:
-        message = f"{dataset}/{entry.name}.parquet: {fault}: remove it and run the build again"
-        raise CorruptShardError(message)
+        raise CorruptShardError(f"{dataset}/{entry.name}.parquet: {fault}: {remedy(entry)}")
     return rows
 
 
@@ -102,10 +105,47 @@ def _array(rows: pa.Table, name: str, dtype: Any) -> npt.NDArray[Any]:  # noqa: 
     return rows[name].to_numpy().astype(dtype, copy=False)  # type: ignore[no-any-return]
 
 
-def map_shard(path: Path) -> npt.NDArray[np.uint8]:
-    """Return the bytes of a file as a read-only view of the page cache; nothing is read yet."""
+def map_shards(paths: Sequence[Path]) -> list[npt.NDArray[np.uint8]]:
+    """Return the bytes of each file as a read-only view of the page cache; nothing is read yet.
+
+    Raises:
+        DeviceError: this process may not open so many files.
+    """
+    if not _MAPS_WITHOUT_FILES:
+        _allow_more_files(len(paths))
+    maps: list[npt.NDArray[np.uint8]] = []
+    try:
+        maps += map(_map_shard, paths)
+    except OSError as error:
+        maps.clear()
+        if error.errno != errno.EMFILE:
+            raise
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        message = f"{len(paths)} shards need as many open files, the limit is {soft} (at most {hard})"
+        raise DeviceError(f"{message}: raise it with `ulimit -n {len(paths) + _SPARE_FILES}`") from error
+    return maps
+
+
+_MAPS_WITHOUT_FILES = sys.version_info >= (3, 13)
+"""Older versions of Python keep one file descriptor open for each map."""
+
+_SPARE_FILES = 512
+"""Room for what else the process will open: libraries, devices, sockets."""
+
+
+def _allow_more_files(number: int) -> None:
+    """Raise this process' own limit of open files for `number` more, as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = number + _SPARE_FILES + sum(1 for _ in Path("/dev/fd").iterdir())
+    most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):  # macOS has a limit below the one it names
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _map_shard(path: Path) -> npt.NDArray[np.uint8]:
     with path.open("rb") as file:
-        if sys.version_info >= (3, 13):  # older versions keep one file descriptor open for each map
+        if sys.version_info >= (3, 13):
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, trackfd=False)
         else:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -151,7 +151,7 @@ class _Source:
     def open(cls, url: str, index: Index, split: str, cache_dir: Path) -> Self:
         samples = gather.read_samples(url, index.splits[split], labelled=bool(index.classes))
         paths = fetch.local_shards(url, samples.shards, cache_dir)
-        return cls(url, index.classes, samples, [gather.map_shard(path) for path in paths])
+        return cls(url, index.classes, samples, gather.map_shards(paths))
 
     def describe(self, position: int) -> str:
         """Return shard, key and raw file of a sample, for an error."""

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import itertools
 import shutil
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -380,6 +381,44 @@ def test_receipt_of_another_shard(changeable):
 
     with pytest.raises(ingest.CorruptShardError, match="8 samples found, 4 expected"):
         raw(changeable, device="cpu")
+
+
+_MAPPER = """
+import pathlib, resource, sys
+from ingest.load import gather
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[2])))
+maps = [gather.map_shards([pathlib.Path(sys.argv[1])] * 600) for _ in range(2)]
+print(sum(len(part) for part in maps), maps[1][599][0])
+"""
+
+
+def test_more_shards_than_open_files(tmp_path):
+    """Shards beyond the limit of open files are mapped, and count in each loader of a process."""
+    (tmp_path / "shard").write_bytes(b"\7 and more")
+    done = subprocess.run(
+        [sys.executable, "-c", _MAPPER, tmp_path / "shard", "2000"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (0, "1200 7\n"), done.stderr
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="maps need no open files there")
+def test_too_many_shards_for_the_system(tmp_path):
+    """Where the system does not let the limit be raised far enough, the sentence names limit and remedy."""
+    (tmp_path / "shard").write_bytes(b"\7")
+    done = subprocess.run(
+        [sys.executable, "-c", _MAPPER, tmp_path / "shard", "80"], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 1
+    *_, last = done.stderr.splitlines()
+    assert last == (
+        "ingest.errors.DeviceError: 600 shards need as many open files, the limit is 80 (at most 80): "
+        "raise it with `ulimit -n 1112`"
+    )
 
 
 @pytest.fixture
