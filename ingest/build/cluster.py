@@ -69,12 +69,12 @@ def _connect(scheduler: str | None, cores: int) -> Iterator[Client]:
                 dashboard_address="127.0.0.1:0",
                 silence_logs=logging.CRITICAL,
             ) as local,
-            Client(local, set_as_default=False) as client,
+            Client(local) as client,
         ):
             yield client
         return
     try:
-        client = Client(scheduler, timeout=_CONNECT_TIMEOUT_S, set_as_default=False)
+        client = Client(scheduler, timeout=_CONNECT_TIMEOUT_S)
     except (OSError, TimeoutError, ValueError) as error:
         message = f"dask.scheduler {scheduler}: no scheduler answers there ({error})"
         raise DeviceError(f"{message}: start one, or leave the key out") from error

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from numbers import Integral
 from typing import TYPE_CHECKING, Literal
+
+import numpy as np
 
 from ingest import units
 from ingest.errors import ConfigError
@@ -27,9 +28,9 @@ _MAX_THREADS = 8
 # More made one pipeline slower on an H200 machine of 16 cores: 29.9k, 36.9k, 35.4k images/s with 4, 8, 14.
 
 
-def check_number(name: str, value: int, low: int, high: int | None = None) -> int:
+def check_number(name: str, value: object, low: int, high: int | None = None) -> int:
     """Return `value` if it is a whole number from `low` to `high`, both inclusive."""
-    if isinstance(value, Integral) and not isinstance(value, bool):  # numpy's are whole numbers too
+    if isinstance(value, int | np.integer) and value is not True and value is not False:
         whole = int(value)
         if low <= whole <= (whole if high is None else high):
             return whole

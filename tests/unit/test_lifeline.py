@@ -47,3 +47,16 @@ def test_verb_by_hand_follows_nobody(monkeypatch) -> None:
     follow_workflow()
 
     assert threading.active_count() == before
+
+
+def test_every_verb_follows_its_workflow(monkeypatch) -> None:
+    """The command starts to watch before it runs a verb, whichever that is."""
+    from ingest import __main__ as command
+
+    order = []
+    monkeypatch.setattr(command, "follow_workflow", lambda: order.append("follow"))
+    monkeypatch.setattr("ingest.doctor.examine", lambda: order.append("verb") or [])
+
+    assert command.main(["doctor"]) == 0
+    assert command.main(["inspect", "/nowhere"]) == 1
+    assert order == ["follow", "verb", "follow"]

@@ -228,6 +228,21 @@ def test_progress_bar_on_a_terminal(project: Project) -> None:
     assert b"0 rejects" in shown
 
 
+def test_second_workflow_on_one_dataset_is_told(project: Project) -> None:
+    """While a build runs, another one of the same dataset ends at once and names it; the first goes on."""
+    for number in range(20, 60):
+        project.add(f"cats/{number}.jpg", picture(number, 2400, 1800))
+    first = project.start("samples_per_shard=4")
+    wait_until(lambda: list(project.dataset.rglob("*.tar")), "a first shard")
+
+    second = project.snakemake("size=64")
+
+    assert second.status != 0
+    assert f"is being built by process {first.pid} on " in second.text
+    assert first.wait() == 0
+    assert read_index(str(project.dataset)).recipe.size == 224
+
+
 def test_second_build_waits_or_says_who_builds(project: Project) -> None:
     """While one build holds the dataset, another verb on it ends with the holder's name."""
     project.snakemake()
