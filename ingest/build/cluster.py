@@ -146,7 +146,7 @@ class Cluster:
         except (OSError, CancelledError) as error:
             if isinstance(error, IngestError):
                 raise
-            raise DeviceError(f"the Dask scheduler went away ({error}): run again") from error
+            raise DeviceError("the Dask scheduler went away: start it and run again") from error
 
     def _run(self, function: Any, tasks: Iterator[tuple[int, Any]], topic: str) -> Iterator[Finished]:  # noqa: ANN401
         waiting: dict[Any, tuple[str, Any]] = {}
