@@ -184,6 +184,8 @@ def read_receipt(dataset: str, name: str) -> tuple[ShardSummary, pa.Table]:
         return _summary_from_dict(values), table
     except StoreError:
         raise
+    except PermissionError as error:
+        raise StoreError(f"{url}: may not be read: permission denied") from error
     except FileNotFoundError as error:
         raise CorruptShardError(f"{url}: is missing: run the build again") from error
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
@@ -212,6 +214,8 @@ def read_rejects(dataset: str) -> pa.Table:
         return pq.read_table(pa.BufferReader(store.read_bytes(url)))
     except StoreError:
         raise
+    except PermissionError as error:
+        raise StoreError(f"{url}: may not be read: permission denied") from error
     except (OSError, pa.ArrowException) as error:
         raise CorruptShardError(f"{url}: cannot be read ({error}): run the build again") from error
 

@@ -103,6 +103,7 @@ def build_shard(task: ShardTask, tick: Callable[[tuple[int, ...]], None]) -> Sha
         message = f"this worker has the engines {engine_versions()}, expected {task.engines}"
         raise DeviceError(f"{message}: install the same versions there")
     name = task.shard.name
+    store.remove(store.join(task.dataset, f"{name}.idx"))  # of an earlier tar of this name, if there was one
     work = _ShardWork(task)
     with store.create(store.join(task.dataset, f"{name}.tar")) as file:
         writer = TarWriter(file)
