@@ -32,11 +32,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     follow_workflow()
     try:
         status: int | None = options.run(options)
+        sys.stdout.flush()
     except IngestError as error:
         logger.error("ingest %s: %s", options.verb, error)  # noqa: TRY400  a sentence, not a traceback
         return 1
     except ImportError as error:
         logger.error("ingest %s: %s: pip install what is missing, see `ingest doctor`", options.verb, error)  # noqa: TRY400
+        return 1
+    except BrokenPipeError:  # as in `ingest inspect ... | head`; nothing more can be printed, at exit neither
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         logger.error("ingest %s: stopped; what is whole is kept", options.verb)  # noqa: TRY400
@@ -135,7 +139,7 @@ def _run_plan(options: argparse.Namespace) -> None:
     values = _settings(options.settings, "plan")
     settings = PlanSettings(**{**values, "recipe": Recipe.from_dict(values["recipe"])})
     raw, manifest = read_manifest(options.manifest)
-    warn_of_other_source(options.plan, raw)
+    warn_of_other_source(options.plan, raw, settings.dataset)
     head, changed = write_plan(options.plan, raw, settings, manifest)
     what = f"{head.num_files:,} of {count(manifest.num_rows, 'file')} in {count(len(head.shards), 'shard')}"
     logger.info("plan: %s for %s; %s", what, head.dataset, _news(changed=changed))
@@ -182,7 +186,7 @@ def _run_seal(options: argparse.Namespace) -> None:
     head = read_plan_head(options.plan)
     with hold_dataset(head.dataset, options.plan.parent):
         clean_up(head)
-        done = seal(head, missing_shards(head))
+        done = seal(head, missing_shards(head, as_sealed=False))
     rejects = sum(done.rejects.values())
     what = f"{count(done.samples, 'sample')} in {count(done.shards, 'shard')}, {count(rejects, 'reject')}"
     logger.info("seal: %s in %s; %s", what, head.dataset, _news(changed=done.changed))

@@ -182,6 +182,7 @@ def read_receipt(dataset: str, name: str) -> tuple[ShardSummary, pa.Table]:
         table.select(RECEIPT_SCHEMA.names).cast(RECEIPT_SCHEMA).validate(
             full=True
         )  # it may know more than we
+        _require_places(samples_of(table))
         values = json.loads(table.schema.metadata[b"ingest.shard"])
         return _summary_from_dict(values), table
     except StoreError:
@@ -195,6 +196,13 @@ def read_receipt(dataset: str, name: str) -> tuple[ShardSummary, pa.Table]:
         raise CorruptShardError(message) from error
 
 
+def _require_places(samples: pa.Table) -> None:
+    columns = ("image_field", "image_offset", "image_bytes")
+    empty = [name for name in columns if samples[name].null_count]
+    if empty or samples["class_offset"].null_count != samples["class_bytes"].null_count:
+        raise ValueError(f"samples without {empty[0] if empty else 'a place for their class'}")
+
+
 def _summary_from_dict(values: dict[str, Any]) -> ShardSummary:
     triples = {name: tuple(values[name]) for name in ("pixel_sum", "pixel_sum_squares")}
     return ShardSummary(**{**values, **triples})
@@ -202,6 +210,10 @@ def _summary_from_dict(values: dict[str, Any]) -> ShardSummary:
 
 REJECTS_NAME = "rejects.parquet"
 """Every file of a dataset that became no sample, below the dataset's root."""
+
+
+REJECT_COLUMNS = ("source", "code", "reason", "source_bytes", "split", "label", "key")
+"""Its columns."""
 
 
 def read_rejects(dataset: str) -> pa.Table:
@@ -213,12 +225,12 @@ def read_rejects(dataset: str) -> pa.Table:
     """
     url = store.join(dataset, REJECTS_NAME)
     try:
-        return pq.read_table(pa.BufferReader(store.read_bytes(url)))
+        return pq.read_table(pa.BufferReader(store.read_bytes(url))).select(REJECT_COLUMNS)
     except StoreError:
         raise
     except PermissionError as error:
         raise StoreError(f"{url}: may not be read: permission denied") from error
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, KeyError) as error:
         raise CorruptShardError(f"{url}: cannot be read ({error}): run the build again") from error
 
 

@@ -49,13 +49,22 @@ def is_local(url: str) -> bool:
 
 
 def local_path(url: str) -> Path:
-    """Return a local URL as an absolute path without links, so that one place has one name."""
-    return Path(url.removeprefix("file://")).expanduser().resolve()
+    """Return a local URL as an absolute path."""
+    return Path(url.removeprefix("file://")).absolute()
 
 
 def normalise(url: str) -> str:
-    """Return `url` without trailing slashes, a local one as an absolute path."""
-    return str(local_path(url)) if is_local(url) else url.rstrip("/")
+    """Return `url` without trailing slashes; a local one as an absolute path without links or dots.
+
+    Raises:
+        StoreError: a local path leads round in a circle, or into the home of a user that is not there.
+    """
+    if not is_local(url):
+        return url.rstrip("/")
+    try:
+        return str(Path(url.removeprefix("file://")).expanduser().resolve())
+    except (RuntimeError, OSError) as error:
+        raise StoreError(f"{url}: not a path that leads anywhere ({error})") from error
 
 
 def join(url: str, *parts: str) -> str:
@@ -107,13 +116,19 @@ def read_bytes(url: str) -> bytes:
     """
     try:
         if is_local(url):
-            return local_path(url).read_bytes()
+            return _read_local(local_path(url))
         filesystem, path = _open_filesystem(url)
         return bytes(filesystem.cat_file(path))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError, StoreError):
         raise
     except OSError as error:
         raise StoreError(f"{url}: cannot read: {error.strerror or error}") from error
+
+
+def _read_local(path: Path) -> bytes:
+    if not (path.is_file() or path.is_dir()):  # whoever opens a pipe waits for ever
+        raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+    return path.read_bytes()
 
 
 def exists(url: str) -> bool:
@@ -129,6 +144,8 @@ def exists(url: str) -> bool:
 
 def is_readable(url: str) -> bool:
     """Return whether the file at `url` is there and may be opened."""
+    if is_local(url) and not local_path(url).is_file():
+        return False
     filesystem, path = _open_filesystem(url)
     try:
         with filesystem.open(path, "rb") as file:

@@ -86,7 +86,9 @@ class Settings(BaseModel):
     def work_folder(self) -> Path:
         """Folder of this dataset's manifest, plan and markers: one for each dataset URL."""
         digest = hashlib.sha256(self.dataset_url.encode(errors="surrogateescape")).hexdigest()[:8]
-        name = re.sub(r"[^A-Za-z0-9._-]", "_", self.dataset_url.rsplit("/", 1)[-1])  # braces are wildcards
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", self.dataset_url.rsplit("/", 1)[-1])[
+            :64
+        ]  # braces are wildcards
         return Path(self.work) / f"{name}-{digest}"
 
     @property
@@ -185,7 +187,8 @@ def _unknown_key(key: str) -> str:
 
 def _check_places(settings: Settings) -> None:
     raw, dataset = settings.raw_url, settings.dataset_url
-    if f"{dataset}/".startswith(f"{raw}/") or f"{raw}/".startswith(f"{dataset}/"):
+    inner, outer = f"{dataset.rstrip('/')}/", f"{raw.rstrip('/')}/"
+    if inner.startswith(outer) or outer.startswith(inner):
         problem = f"neither may lie inside the other, and 'raw' is {raw}"
         raise ConfigError(f"config key 'dataset' is {dataset!r}: {problem}: choose a folder beside it")
     if isinstance(settings.samples_per_shard, int) and settings.samples_per_shard < 1:

@@ -84,8 +84,16 @@ def clean_up(head: PlanHead) -> None:
         logger.info("removed %s of a build that was cut off", count(leftovers, "unfinished file"))
 
 
-def missing_shards(head: PlanHead) -> list[str]:
-    """Return the planned shards that are not whole in the dataset, in order."""
+def missing_shards(head: PlanHead, *, as_sealed: bool = True) -> list[str]:
+    """Return the planned shards that are not whole in the dataset, in order.
+
+    Args:
+        head: the plan.
+        as_sealed: whether a tar that is not of the size that the index states counts as missing. Not when
+            a new index is about to be written: a shard that was built again may have another size.
+    """
+    if not as_sealed:
+        return pending_shards(head, store.list_files(head.dataset), {})
     try:
         index = read_index(head.dataset)
     except (NotSealedError, CorruptShardError):

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from ingest import store
 from ingest.build.artifact import DEMO_FOLDER, replace_if_changed
 from ingest.errors import BuildError, StoreError
+from ingest.index import INDEX_NAME
 from ingest.recipe import Recipe
 from ingest.shard import make_key
 
@@ -187,18 +188,23 @@ def shard_hash(files: Sequence[PlannedFile], salt: str) -> str:
     return digest.hexdigest()[:8]
 
 
-def warn_of_other_source(plan: Path, raw: str) -> None:
+def warn_of_other_source(plan: Path, raw: str, dataset: str) -> None:
     """Say so where a dataset was planned from another root before; refuse to put the sample in its place.
 
     Raises:
         BuildError: `raw` is the sample made by code, and the dataset is of something else.
     """
+    is_sample = raw == store.normalise(DEMO_FOLDER)
     if not plan.exists():
+        is_default = dataset.startswith(f"{store.normalise(DEMO_FOLDER)}-")
+        if is_sample and not is_default and store.exists(store.join(dataset, INDEX_NAME)):
+            message = f"{dataset}: holds a dataset, and the config key 'raw' is empty"
+            raise BuildError(f"{message}: set it, or choose another 'dataset' for the sample photos")
         return
     before = read_plan_head(plan)
     if before.raw == raw:
         return
-    if raw == store.normalise(DEMO_FOLDER):
+    if is_sample:
         message = f"{before.dataset}: was built from {before.raw}, and the config key 'raw' is empty now"
         raise BuildError(f"{message}: set it, or choose another 'dataset' for the sample photos")
     logger.warning("plan: %s was built from %s before, and is now from %s", before.dataset, before.raw, raw)

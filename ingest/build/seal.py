@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from ingest import store
 from ingest.errors import BuildError
 from ingest.index import Index, ShardEntry, write_index
-from ingest.shard import REJECTS_NAME, ShardSummary, format_offsets, members_of, read_receipt
+from ingest.shard import REJECT_COLUMNS, REJECTS_NAME, ShardSummary, format_offsets, members_of, read_receipt
 from ingest.units import count
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from ingest.build.plan import PlanHead
 
-_REJECT_COLUMNS = ("source", "code", "reason", "source_bytes", "split", "label", "key")
 _READERS = 16
 
 
@@ -73,7 +72,7 @@ def collect_rejects(tables: Sequence[pa.Table]) -> pa.Table:
     """Return the rejected rows of all receipts, sorted by source."""
     rows = pa.concat_tables([table.replace_schema_metadata(None) for table in tables])
     rejected = rows.filter(pa.compute.equal(rows["status"], "rejected"))
-    return rejected.select(_REJECT_COLUMNS).sort_by("source")
+    return rejected.select(REJECT_COLUMNS).sort_by("source")
 
 
 def count_codes(rejects: pa.Table) -> dict[str, int]:

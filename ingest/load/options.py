@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING, Literal
 
@@ -81,8 +82,9 @@ def _to_bytes(name: str, values: Channels) -> Channels:
         red, green, blue = (float(value) for value in values)
     except (TypeError, ValueError):
         raise ConfigError(f"normalise: {name}={values!r}: three numbers for R, G, B are needed") from None
-    if name == "std" and min(red, green, blue) <= 0:
-        raise ConfigError(f"normalise: {name}={values!r}: three numbers above 0 for R, G, B are needed")
+    low = 0.0 if name == "std" else -math.inf
+    if not all(low < channel < math.inf for channel in (red, green, blue)):  # NaN is not
+        raise ConfigError(f"normalise: {name}={values!r}: finite numbers are needed, those of std above 0")
     return 255.0 * red, 255.0 * green, 255.0 * blue
 
 

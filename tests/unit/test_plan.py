@@ -126,15 +126,23 @@ def test_labels_rename_every_shard() -> None:
 def test_sample_photos_do_not_replace_a_dataset(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Another raw folder for a planned dataset is said; the sample made by code is refused."""
     plan = tmp_path / "p.parquet"
-    warn_of_other_source(plan, "/raw")
+    warn_of_other_source(plan, "/raw", "/d")
     write_plan(plan, "/raw", _settings(), _manifest(_rows(4)))
 
-    warn_of_other_source(plan, "/raw")
+    warn_of_other_source(plan, "/raw", "/d")
     assert caplog.records == []
-    warn_of_other_source(plan, "/other")
+    warn_of_other_source(plan, "/other", "/d")
     assert "was built from /raw before, and is now from /other" in caplog.text
     with pytest.raises(BuildError, match="'raw' is empty now"):
-        warn_of_other_source(plan, normalise(DEMO_FOLDER))
+        warn_of_other_source(plan, normalise(DEMO_FOLDER), "/d")
+
+
+def test_sample_photos_do_not_replace_a_dataset_planned_elsewhere(tmp_path: Path) -> None:
+    """Without a plan of its own here, a sealed dataset is not replaced by the sample either."""
+    (tmp_path / "dataset.json").write_text("{}")
+
+    with pytest.raises(BuildError, match=r"holds a dataset, and the config key 'raw' is empty"):
+        warn_of_other_source(tmp_path / "none.parquet", normalise(DEMO_FOLDER), str(tmp_path))
 
 
 def test_classes_are_numbered_in_sorted_order() -> None:

@@ -36,16 +36,21 @@ def _build(folder: Path, *, seal_it: bool = True, recipe: Recipe | None = None) 
     )
     write_plan(folder / "p.parquet", raw, settings, manifest)
     head = read_plan_head(folder / "p.parquet")
+    _build_missing(folder, head, seal_it=seal_it)
+    return head
+
+
+def _build_missing(folder: Path, head: PlanHead, *, seal_it: bool = True) -> None:
+    """Build the shards that are not whole yet, and seal them."""
     missing = missing_shards(head)
     for shard in read_planned_shards(folder / "p.parquet", head, set(missing)):
         task = ShardTask(
-            raw=raw, dataset=head.dataset, recipe=head.recipe, shard=shard,
+            raw=head.raw, dataset=head.dataset, recipe=head.recipe, shard=shard,
             labelled=bool(head.classes), engines=engine_versions(),
         )  # fmt: skip
         build_shard(task, lambda _: None)
     if seal_it:
-        seal(head, missing_shards(head))
-    return head
+        seal(head, missing_shards(head, as_sealed=False))
 
 
 @pytest.fixture
@@ -177,6 +182,41 @@ def test_verify_finds_each_kind_of_damage(tmp_path: Path, raw: Path) -> None:
     receipt = tar.with_suffix(".parquet")
     assert any(f"{receipt.name}: is missing" in fault for fault in damaged(receipt, lambda _: None))
     assert faults() == []
+
+
+def test_shard_built_again_with_another_size_is_sealed(tmp_path: Path, raw: Path) -> None:
+    """A photo that was away, and comes back, makes its shard larger: the next build seals it so."""
+    away = tmp_path / "away.jpg"
+    scan(str(raw), tmp_path / "m.parquet")
+    _, manifest = read_manifest(tmp_path / "m.parquet")
+    settings = PlanSettings(dataset=str(tmp_path / "out"), recipe=Recipe(size=64), samples_per_shard=3)
+    write_plan(tmp_path / "p.parquet", str(raw), settings, manifest)
+    head = read_plan_head(tmp_path / "p.parquet")
+    (raw / "b/7.jpg").rename(away)
+    _build_missing(tmp_path, head)
+    assert read_index(head.dataset).rejects == {"empty": 1, "unreadable": 1}
+
+    away.rename(raw / "b/7.jpg")
+    _build_missing(tmp_path, head)
+
+    assert read_index(head.dataset).rejects == {"empty": 1}
+    assert verify(head.dataset, cores=1, on_done=lambda *_: None).faults == ()
+    assert missing_shards(head) == []
+
+
+def test_cut_shard_is_built_again(tmp_path: Path, raw: Path) -> None:
+    """A sealed tar of another size counts as missing, is built again and sealed."""
+    assert raw.is_dir()
+    head = _build(tmp_path)
+    tar = tmp_path / f"out/{head.shards[1].name}.tar"
+    whole = tar.read_bytes()
+    tar.write_bytes(whole[:2048])
+
+    assert missing_shards(head) == [head.shards[1].name]
+    _build_missing(tmp_path, head)
+
+    assert tar.read_bytes() == whole
+    assert verify(head.dataset, cores=1, on_done=lambda *_: None).faults == ()
 
 
 def test_flat_folder_has_no_classes(tmp_path: Path, raw: Path) -> None:
