@@ -24,7 +24,10 @@ _LISTED = [{"source": f"/photos/{number}.jpg", "code": "truncated"} for number i
 
 
 def _list_rejects(dataset, rows):
-    pq.write_table(pa.Table.from_pylist([dict.fromkeys(shard.REJECT_COLUMNS) | row for row in rows]), dataset / shard.REJECTS_NAME)
+    pq.write_table(
+        pa.Table.from_pylist([dict.fromkeys(shard.REJECT_COLUMNS) | row for row in rows]),
+        dataset / shard.REJECTS_NAME,
+    )
 
 
 @pytest.fixture
