@@ -49,8 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _configure_logging(log: Path | None) -> None:
-    """Show our own messages on the terminal, and everything from INFO on in the log file."""
+    """Show our own messages on the terminal, and those of others and our details too in the log file."""
+    logger.setLevel(logging.DEBUG)
     terminal = logging.StreamHandler()
+    terminal.setLevel(logging.INFO)
     terminal.addFilter(logging.Filter("ingest"))
     handlers: list[logging.Handler] = [terminal]
     if log is not None:

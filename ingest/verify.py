@@ -100,8 +100,6 @@ def _reject_faults(dataset: str, index: Index) -> Iterator[str]:
         codes = count_codes(read_rejects(dataset))
     except CorruptShardError as error:
         yield str(error)
-    except KeyError as error:
-        yield f"{url}: not a list of rejects ({error}): run the build again"
     else:
         if codes != index.rejects:
             yield f"{url}: lists the rejects {codes}, the index {index.rejects}: run the build again"

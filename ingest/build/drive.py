@@ -36,9 +36,8 @@ _GIVE_UP_AFTER = 3
 _WRITTEN_NAMES = r"dataset\.json|rejects\.parquet|[0-9]{6}-[0-9a-f]{8}\.(tar|idx|parquet|retry)"
 """Names that a build writes into a dataset, and so may leave unfinished."""
 
-_TAR_OVERHEAD_BYTES = (
-    4 * 512
-)  # two headers, and half a block of padding behind each of two members, rounded up
+_TAR_OVERHEAD_BYTES = 4 * 512
+# Two headers, and half a block of padding behind each of two members, rounded up.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -226,6 +226,8 @@ def test_progress_bar_on_a_terminal(project: Project) -> None:
     assert b"20/20" in shown
     assert b"image/s" in shown
     assert b"0 rejects" in shown
+    (log,) = project.folder.glob(".ingest/*/logs/shrink.log")
+    assert log.read_text().count("; 20 of 20 images, 3 of 3 shards") == 1
 
 
 def test_second_workflow_on_one_dataset_is_told(project: Project) -> None:
