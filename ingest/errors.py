@@ -14,6 +14,24 @@ Each also is the builtin that a caller would catch. Arguments go to ``super().__
 that every error survives pickling on its way back from a Dask worker.
 """
 
+REJECT_CODES = (
+    "empty",
+    "not_an_image",
+    "camera_raw",
+    "unsupported",
+    "truncated",
+    "corrupt",
+    "too_large",
+    "too_small",
+    "too_elongated",
+    "unreadable",
+    "no_label",
+    "crashed",
+    "out_of_memory",
+    "timed_out",
+)
+"""Every reason for which a raw file becomes no sample; docs/format.md says what each means. Never renamed."""
+
 
 class IngestError(Exception):
     """Base of every error that ingest raises on purpose; its text is one sentence for a person."""
@@ -43,11 +61,12 @@ class CorruptImageError(DataError):
     """One raw file cannot become a sample.
 
     Attributes:
-        code: stable short name of the reason, such as ``truncated``; docs/format.md lists them.
+        code: stable short name of the reason, one of `REJECT_CODES`.
         reason: one sentence for a person.
     """
 
     def __init__(self, code: str, reason: str) -> None:
+        assert code in REJECT_CODES, code
         super().__init__(code, reason)
         self.code = code
         self.reason = reason

@@ -1,4 +1,4 @@
-"""The recipe: every setting that changes the bytes of a sample, and the hash that names them."""
+"""The recipe: every setting that decides which samples there are and their bytes, and its hash."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from typing import Any, Literal
 
 Fit = Literal["cover", "contain", "stretch", "shortest"]
 Fidelity = Literal["high", "fast", "exact"]
+Upscale = Literal["allow", "reject"]
+OnTruncated = Literal["reject", "keep"]
+
+DEFAULT_MAX_PIXELS = 200_000_000
+"""Largest picture that is decoded, as its header states it; 108-megapixel telephones are real."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +29,12 @@ class Recipe:
             direction, ``fast`` at least 1x, ``exact`` decodes every pixel.
         quality: JPEG quality of the output, 1 to 100.
         background: sRGB colour, 0 to 255 a channel, behind transparent pixels and around ``contain``.
+        upscale: whether a picture smaller than the output is enlarged or rejected as ``too_small``.
+        on_truncated: whether a picture whose end is missing is rejected, or the rows that are there are
+            kept as if they were the picture.
+        max_pixels: a picture whose header states more is rejected as ``too_large`` before it is decoded.
+        max_aspect: a picture whose longer side is more than this many times the shorter one is rejected
+            as ``too_elongated``; None rejects none.
     """
 
     size: int = 224
@@ -31,6 +42,10 @@ class Recipe:
     fidelity: Fidelity = "high"
     quality: int = 90
     background: tuple[int, int, int] = (255, 255, 255)
+    upscale: Upscale = "allow"
+    on_truncated: OnTruncated = "reject"
+    max_pixels: int = DEFAULT_MAX_PIXELS
+    max_aspect: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the recipe as plain JSON types."""

@@ -110,11 +110,29 @@ RECEIPT_SCHEMA = pa.schema(
         pa.field("status", pa.string(), nullable=False),  # "sample" or "rejected"
         pa.field("code", pa.string()),
         pa.field("reason", pa.string()),
+        # How the sample was made: what each means stands at `ingest.build.sample.Provenance`.
         pa.field("source_format", pa.string()),
+        pa.field("source_mode", pa.string()),
+        pa.field("source_bits", pa.int8()),
         pa.field("source_width", pa.int32()),  # upright
         pa.field("source_height", pa.int32()),
         pa.field("orientation", pa.int8()),  # EXIF value that was applied; 1 = none
         pa.field("scale", pa.string()),  # fraction of the raw picture that was decoded, such as "1/4"
+        pa.field("crop_left", pa.float64()),
+        pa.field("crop_top", pa.float64()),
+        pa.field("crop_right", pa.float64()),
+        pa.field("crop_bottom", pa.float64()),
+        pa.field("scale_x", pa.float64()),
+        pa.field("scale_y", pa.float64()),
+        pa.field("offset_x", pa.int32()),
+        pa.field("offset_y", pa.int32()),
+        pa.field("profile", pa.string()),
+        pa.field("profile_use", pa.string()),
+        pa.field("frames_dropped", pa.int32()),
+        pa.field("alpha", pa.bool_()),
+        pa.field("upscaled", pa.bool_()),
+        pa.field("rows_present", pa.float64()),
+        pa.field("notes", pa.list_(pa.string())),
         pa.field("width", pa.int32()),
         pa.field("height", pa.int32()),
         pa.field("image_field", pa.string()),

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
 
 from ingest import store
 from ingest.build.artifact import DEMO_FOLDER
 from ingest.errors import ConfigError
-from ingest.recipe import Fidelity, Fit, Recipe
+from ingest.recipe import DEFAULT_MAX_PIXELS, Fidelity, Fit, OnTruncated, Recipe, Upscale
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Room = Literal["scan", "plan", "shrink"]
+Room = Literal["scan", "plan", "shrink", "seal"]
 
 
 class DaskSettings(BaseModel):
@@ -54,6 +54,16 @@ class Settings(BaseModel):
     fidelity: Fidelity = "high"
     quality: int = Field(90, ge=1, le=100)
     background: tuple[int, int, int] = (255, 255, 255)
+    upscale: Upscale = "allow"
+    on_truncated: OnTruncated = "reject"
+    max_pixels: int = Field(DEFAULT_MAX_PIXELS, ge=1)
+    max_aspect: float | None = Field(None, ge=1)
+    max_rejects: int | float | None = 0.5
+    """Rejects after which a build stops: a count, or a share below 1 of the files seen; None never stops."""
+    time_limit: float = Field(120.0, gt=0)
+    """Seconds after which the decoding of one file is given up."""
+    memory_limit: ByteSize = Field(ByteSize(4 * 2**30), ge=2**28, validate_default=True)
+    """Memory that the decoding of one file may take, such as ``4GiB``."""
     samples_per_shard: int | Literal["auto"] = Field("auto")
     """Samples in a shard; ``auto`` takes 4,096, fewer where that would leave few shards to work on."""
     seed: int = Field(0, ge=0, le=2**63 - 1)
@@ -80,6 +90,10 @@ class Settings(BaseModel):
             fidelity=self.fidelity,
             quality=self.quality,
             background=self.background,
+            upscale=self.upscale,
+            on_truncated=self.on_truncated,
+            max_pixels=self.max_pixels,
+            max_aspect=self.max_aspect,
         )
 
     @property
@@ -107,7 +121,13 @@ class Settings(BaseModel):
                 "seed": self.seed,
                 "limit": self.limit,
             },
-            "shrink": {"scheduler": self.dask.scheduler},
+            "shrink": {
+                "scheduler": self.dask.scheduler,
+                "time_limit": self.time_limit,
+                "memory_limit": int(self.memory_limit),
+                "max_rejects": self.max_rejects,
+            },
+            "seal": {"max_rejects": self.max_rejects},
         }
         return json.dumps(chosen[room], sort_keys=True)
 

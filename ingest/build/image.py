@@ -39,6 +39,7 @@ from ingest.build.jpeg import (
     without_junk,
     without_padding,
 )
+from ingest.build.sample import Provenance, Shrunk
 from ingest.errors import CorruptImageError, DeviceError
 
 if TYPE_CHECKING:
@@ -65,34 +66,6 @@ _UPRIGHT = {
 # Never SOF3: asked to scale a lossless JPEG, simplejpeg 1.9 writes past the end of its buffer.
 _GRAY, _COLOUR, _CMYK = 1, 3, 4  # components
 _TURBO_KINDS = {(sof, 8, components) for sof in (0, 1, 2, 9, 10) for components in (_GRAY, _COLOUR, _CMYK)}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Shrunk:
-    """One sample and where it came from.
-
-    Attributes:
-        jpeg: baseline JPEG, RGB, 4:2:0, no EXIF. 4:2:0 because trainers throw more colour detail away
-            than it does, it is 0.8 of the bytes of 4:4:4, and every hardware decoder takes it.
-        width: of `jpeg`, in pixels.
-        height: of `jpeg`, in pixels.
-        source_width: of the raw picture once upright, in pixels.
-        source_height: of the raw picture once upright, in pixels.
-        source_format: what the bytes are, whatever the file is called: "JPEG", "PNG", ...
-        orientation: EXIF orientation that was applied, 1 to 8; 1 is none.
-        scale_denominator: n where a JPEG was decoded at 1/n of its size: 1, 2, 4 or 8; 1 for others.
-        histogram: 256 counts each for R, G and B of the pixels before JPEG encoding, 768 in all.
-    """
-
-    jpeg: bytes
-    width: int
-    height: int
-    source_width: int
-    source_height: int
-    source_format: str
-    orientation: int
-    scale_denominator: int
-    histogram: tuple[int, ...] = dataclasses.field(repr=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -128,11 +101,38 @@ def shrink_image(data: bytes, recipe: Recipe) -> Shrunk:
             np.asarray(image), recipe.quality, colorspace=image.mode, colorsubsampling="420"
         ),
         *image.size,
-        *upright_size(source.width, source.height, source.orientation),
-        source.format,
-        source.orientation,
-        source.scale_denominator,
+        _provenance(source, recipe),
         tuple(image.histogram()[:768]),  # 0.1 ms of 37; the fourth byte of RGBX is not counted
+    )
+
+
+def _provenance(source: _Source, recipe: Recipe) -> Provenance:
+    width, height = upright_size(source.width, source.height, source.orientation)
+    plan = plan_geometry(width, height, recipe)
+    left, top, right, bottom = plan.box
+    return Provenance(
+        source_format=source.format,
+        source_mode="RGB",
+        source_bits=8,
+        source_width=width,
+        source_height=height,
+        orientation=source.orientation,
+        scale_denominator=source.scale_denominator,
+        crop_left=left,
+        crop_top=top,
+        crop_right=right,
+        crop_bottom=bottom,
+        scale_x=plan.width / (right - left),
+        scale_y=plan.height / (bottom - top),
+        offset_x=(recipe.size - plan.width) // 2 if recipe.fit == "contain" else 0,
+        offset_y=(recipe.size - plan.height) // 2 if recipe.fit == "contain" else 0,
+        profile=None,
+        profile_use="none",
+        frames_dropped=0,
+        alpha=False,
+        upscaled=plan.width > right - left or plan.height > bottom - top,
+        rows_present=1.0,
+        notes=(),
     )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from ingest import store
-from ingest.build.image import Shrunk, engine_versions, shrink_image
+from ingest.build.image import engine_versions, shrink_image
 from ingest.errors import CorruptImageError, DeviceError, StoreError
 from ingest.shard import Member, ShardSummary, TarWriter, read_receipt, write_receipt
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ingest.build.plan import PlanHead, PlannedFile, PlannedShard
+    from ingest.build.sample import Shrunk
     from ingest.recipe import Recipe
 
 _READ_AHEAD = 4
@@ -219,15 +220,9 @@ def sample_fields(shrunk: Shrunk, class_id: int | None) -> dict[str, bytes]:
 
 
 def _description(shrunk: Shrunk) -> dict[str, Any]:
-    return {
-        "source_format": shrunk.source_format,
-        "source_width": shrunk.source_width,
-        "source_height": shrunk.source_height,
-        "orientation": shrunk.orientation,
-        "scale": f"1/{shrunk.scale_denominator}",
-        "width": shrunk.width,
-        "height": shrunk.height,
-    }
+    described = dataclasses.asdict(shrunk.provenance)
+    scale = f"1/{described.pop('scale_denominator')}"
+    return {**described, "scale": scale, "width": shrunk.width, "height": shrunk.height}
 
 
 def _places(members: list[Member]) -> dict[str, Any]:

@@ -183,7 +183,11 @@ class TestOrientation:
         stored = np.ascontiguousarray(STORE_AS[orientation](upright))
         data = encode_jpeg(stored, 100, exif(orientation))
         shrunk = shrink_image(data, recipe)
-        assert (shrunk.orientation, shrunk.source_width, shrunk.source_height) == (orientation, 400, 304)
+        assert (
+            shrunk.provenance.orientation,
+            shrunk.provenance.source_width,
+            shrunk.provenance.source_height,
+        ) == (orientation, 400, 304)
         expected = shrink_pixels(encode_jpeg(upright, 100), recipe).astype(int)
         assert np.abs(shrink_pixels(data, recipe) - expected).max() <= 3
 
@@ -191,7 +195,7 @@ class TestOrientation:
     def test_impossible_values_mean_as_stored(self, value):
         """An orientation outside 1 to 8 turns nothing."""
         shrunk = shrink_image(jpeg(320, 240, orientation=value), Recipe(size=32))
-        assert (shrunk.orientation, shrunk.source_width) == (1, 320)
+        assert (shrunk.provenance.orientation, shrunk.provenance.source_width) == (1, 320)
 
     @pytest.mark.parametrize("order", ["<", ">"])
     @pytest.mark.parametrize("kind", [3, 4])
@@ -205,7 +209,9 @@ class TestOrientation:
     )
     def test_broken_exif_is_ignored(self, block):
         """A broken EXIF block costs the orientation, not the picture."""
-        assert shrink_image(encode_jpeg(scene(64, 48), 90, block), Recipe(size=32)).orientation == 1
+        assert (
+            shrink_image(encode_jpeg(scene(64, 48), 90, block), Recipe(size=32)).provenance.orientation == 1
+        )
 
     def test_entry_beyond_the_directory_is_not_read(self):
         """A directory that claims no entries has none, whatever bytes follow it."""
@@ -219,7 +225,7 @@ class TestOrientation:
         stored = Image.fromarray(np.ascontiguousarray(STORE_AS[6](upright)))
         data = saved(stored, "PNG", exif=b"Exif\0\0" + exif(6))
         recipe = Recipe(size=32, fit="stretch")
-        assert shrink_image(data, recipe).orientation == 6
+        assert shrink_image(data, recipe).provenance.orientation == 6
         expected = shrink_pixels(saved(Image.fromarray(upright), "PNG"), recipe).astype(int)
         assert np.abs(shrink_pixels(data, recipe) - expected).max() <= 1
 
@@ -229,7 +235,7 @@ class TestOrientation:
         stored = Image.fromarray(np.ascontiguousarray(STORE_AS[6](upright)))
         data = saved(stored, "TIFF", tiffinfo={0x0112: 6})
         shrunk = shrink_image(data, Recipe(size=32, fit="stretch"))
-        assert (shrunk.source_width, shrunk.source_height) == (120, 80)
+        assert (shrunk.provenance.source_width, shrunk.provenance.source_height) == (120, 80)
         expected = shrink_pixels(saved(Image.fromarray(upright), "PNG"), Recipe(size=32, fit="stretch"))
         assert np.abs(shrink_pixels(data, Recipe(size=32, fit="stretch")) - expected.astype(int)).max() <= 1
 
@@ -269,7 +275,7 @@ class TestPixels:
     def test_record_names_the_scale(self, fidelity, scale):
         """The record names the DCT scale at which the JPEG was decoded."""
         shrunk = shrink_image(jpeg(1200, 1000), Recipe(size=80, fidelity=fidelity))
-        assert shrunk.scale_denominator == scale
+        assert shrunk.provenance.scale_denominator == scale
 
     def test_same_bytes_again(self):
         """The same picture and recipe give the same bytes, and another quality gives others."""
@@ -326,7 +332,11 @@ class TestOtherFormats:
     def test_format_is_told_from_the_bytes(self, name):
         """Any format that Pillow reads is taken and named, by its content."""
         shrunk = shrink_image(saved(Image.fromarray(scene(90, 60)), name), Recipe(size=32))
-        assert (shrunk.source_format, shrunk.width, shrunk.scale_denominator) == (name, 32, 1)
+        assert (shrunk.provenance.source_format, shrunk.width, shrunk.provenance.scale_denominator) == (
+            name,
+            32,
+            1,
+        )
 
     @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
     def test_transparency_shows_the_background(self, mode):
@@ -561,7 +571,10 @@ class TestCorpus:
             num_samples += 1
             assert not row["expected"].startswith("rejected"), row["file"]
             if row["upright_wxh"]:
-                assert f"{result.source_width}x{result.source_height}" == row["upright_wxh"], row["file"]
+                assert (
+                    f"{result.provenance.source_width}x{result.provenance.source_height}"
+                    == row["upright_wxh"]
+                ), row["file"]
         assert num_samples > 60
 
     def test_orientations_of_the_corpus(self):
