@@ -10,6 +10,7 @@ cd "$(dirname "$0")/.."
 
 purpose=${1:?usage: setup.sh demo|test}
 venv_python=.venv/bin/python
+pillow_shim=pipelines/pillow-shim
 linux_x86=$([ "$(uname -sm)" = "Linux x86_64" ] && echo yes || echo no)
 
 say() { printf 'set-up: %s\n' "$*"; }
@@ -72,11 +73,27 @@ for info in [*site.glob("*.dist-info"), *site.glob("~*")]:
 PY
 }
 
-is_installed() { $venv_python -c 'import importlib.metadata as m, sys; m.version(sys.argv[1])' "$1" 2>/dev/null; }
+# Name each distribution that has files of PIL, with its version; pillow-shim has none.
+pil_owners() {
+  $venv_python - <<'PY'
+import importlib.metadata
+
+for name in ("pillow", "pillow-simd"):
+    for distribution in importlib.metadata.distributions(name=name):
+        if any(file.parts[0] == "PIL" for file in distribution.files or ()):
+            print(name, distribution.version)
+PY
+}
+
+has_one_pil() { [ "$(pil_owners | grep -c .)" = 1 ]; }
+
+quiet_pip() { $venv_python -m pip "$@" --disable-pip-version-check --no-input >>.venv/setup.log 2>&1; }
 
 # Names the downloads that take a while; all of pip's words go to the log.
 pip_install() {
-  $venv_python -m pip install --disable-pip-version-check --no-input -c constraints.txt "$@" 2>&1 |
+  local pins=constraints.txt
+  if [ "$pillow" = pillow ]; then pins=constraints-pillow.txt; fi
+  $venv_python -m pip install --disable-pip-version-check --no-input -c $pins "$@" 2>&1 |
     tee -a .venv/setup.log | while IFS= read -r line; do
     if [[ $line =~ Downloading\ ([^-/]+)-([^-]+)-.*\ \(([0-9.]+\ [MG]B)\) ]]; then
       say "  downloading ${BASH_REMATCH[1]} ${BASH_REMATCH[2]}, ${BASH_REMATCH[3]}"
@@ -118,29 +135,47 @@ install_pillow_simd() {
     --no-binary pillow-simd -c constraints.txt pillow-simd >.venv/pillow-simd.log 2>&1
 }
 
-# Leave exactly one PIL, and set $pillow to the extra that names it.
-settle_pillow() {
-  pillow=simd
-  if [ "$linux_x86" = no ]; then return; fi
-  if is_installed pillow; then
-    $venv_python -m pip uninstall -qy pillow pillow-simd 2>>.venv/setup.log
-  elif is_installed pillow-simd; then
-    return
-  fi
+# A copy is built, since setuptools leaves its traces beside what it builds.
+install_pillow_shim() {
+  rm -rf .venv/pillow-shim
+  cp -R $pillow_shim .venv/pillow-shim
+  quiet_pip install --no-deps ./.venv/pillow-shim ||
+    fail "$pillow_shim could not be installed (see the end of .venv/setup.log); run the same command again to go on"
+}
+
+has_pinned_simd() { [ "$(pil_owners)" = "$(sed -n 's/^pillow-simd==/pillow-simd /p' constraints.txt)" ]; }
+
+# Get pillow-simd if it can be had, or say why not.
+settle_pillow_simd() {
   local missing
+  if has_pinned_simd; then return 0; fi
   missing=$(missing_for_simd)
   if [ -n "$missing" ]; then
     say "no $missing here, so plain Pillow takes the place of pillow-simd; it is slower, and that is all."
-  elif ! install_pillow_simd; then
-    say "pillow-simd could not be compiled (see .venv/pillow-simd.log), so plain Pillow takes its place."
-  else
-    return 0
+    return 1
   fi
-  pillow=pillow
+  quiet_pip uninstall -y pillow pillow-simd
+  if install_pillow_simd; then return 0; fi
+  say "pillow-simd could not be compiled (see .venv/pillow-simd.log), so plain Pillow takes its place."
+  return 1
 }
 
-# What was settled can be bettered once a compiler has come.
-pillow_is_settled() { [ ! -e .venv/.without-simd ] || [ "$(missing_for_simd)" = "$(cat .venv/.without-simd)" ]; }
+# Leave at most one PIL, and set $pillow to the extra that names it.
+settle_pillow() {
+  pillow=pillow
+  if [ "$linux_x86" = yes ] && settle_pillow_simd; then
+    pillow=simd
+    install_pillow_shim
+  elif [[ $(pil_owners) == *simd* ]]; then
+    quiet_pip uninstall -y pillow pillow-simd
+  fi
+}
+
+# What was settled can be bettered once a compiler has come, or spoiled by a pip of one's own.
+pillow_is_settled() {
+  has_one_pil || return 1
+  [ ! -e .venv/.without-simd ] || [ "$(missing_for_simd)" = "$(cat .venv/.without-simd)" ]
+}
 
 chosen_cuda() {
   local driver
@@ -158,7 +193,9 @@ chosen_cuda() {
 
 # ---- the whole
 
-fingerprint() { { cat pyproject.toml constraints.txt pipelines/setup.sh && echo "$cuda"; } | cksum; }
+fingerprint() {
+  { cat pyproject.toml constraints*.txt pipelines/setup.sh $pillow_shim/pyproject.toml && echo "$cuda"; } | cksum
+}
 
 is_ready() {
   local stamp
@@ -183,8 +220,8 @@ install_all() {
 }
 
 check_result() {
-  if is_installed pillow && is_installed pillow-simd; then
-    fail "Pillow and pillow-simd are both installed and overwrite each other: make clean, then run again"
+  if ! has_one_pil; then
+    fail "one Pillow is expected, found: $(pil_owners | paste -sd, - | grep . || echo none): make clean, then run again"
   fi
   $venv_python -c 'import PIL.Image' || fail "PIL cannot be imported: make clean, then run again"
   $venv_python -m pip check >>.venv/setup.log || fail "packages disagree: .venv/bin/pip check says which"
@@ -219,7 +256,7 @@ main() {
   settle_pillow
   install_all
   check_result
-  if [ "$pillow" = pillow ]; then missing_for_simd >.venv/.without-simd; fi
+  if [ "$pillow" = pillow ] && [ "$linux_x86" = yes ]; then missing_for_simd >.venv/.without-simd; fi
   fingerprint >".venv/.ready-$purpose"
   rm .venv/.unfinished
   say "done in $SECONDS s"
