@@ -160,13 +160,15 @@ def _add_shrink(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
 
 def _run_shrink(options: argparse.Namespace) -> None:
     """Build every shard of a plan that is not there yet."""
-    from ingest.build.drive import shrink  # noqa: PLC0415
+    from ingest.build.drive import ShrinkSettings, shrink  # noqa: PLC0415
     from ingest.build.image import check_single_pil  # noqa: PLC0415
+    from ingest.build.limits import Limits  # noqa: PLC0415
 
     check_single_pil()
-    scheduler = _settings(options.settings, "shrink").get("scheduler")
-    done = shrink(options.plan, scheduler=scheduler, cores=options.cores)
-    made = f": {count(done.samples, 'sample')}, {count(done.rejects, 'reject')}" if done.built else ""
+    values = _settings(options.settings, "shrink")
+    limits = Limits(**{name: values.pop(name) for name in ("time_limit", "memory_limit") if name in values})
+    done = shrink(options.plan, ShrinkSettings(**values, cores=options.cores, limits=limits))
+    made = f": {done.tally.sentence()}" if done.built else ""
     logger.info("shrink: %s of %s to build%s", f"{done.built:,}", count(done.planned, "shard"), made)
     if options.done is not None:
         _mark(options.done, {"shards": done.planned})
@@ -174,6 +176,7 @@ def _run_shrink(options: argparse.Namespace) -> None:
 
 def _add_seal(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
     verb = _add_verb(verbs, _run_seal)
+    verb.add_argument("--settings", default="{}", help="a YAML file, or the settings of this room as JSON")
     verb.add_argument("--plan", type=Path, required=True, help="what plan left")
     verb.add_argument("--done", type=Path, default=None, help="write this file when the dataset is sealed")
     return verb
@@ -184,30 +187,58 @@ def _run_seal(options: argparse.Namespace) -> None:
     from ingest.build.drive import clean_up, hold_dataset, missing_shards  # noqa: PLC0415
     from ingest.build.plan import read_plan_head  # noqa: PLC0415
     from ingest.build.seal import seal  # noqa: PLC0415
+    from ingest.build.tally import DEFAULT_MAX_REJECTS, describe_rejects  # noqa: PLC0415
 
+    max_rejects = _settings(options.settings, "seal").get("max_rejects", DEFAULT_MAX_REJECTS)
     head = read_plan_head(options.plan)
     with hold_dataset(head.dataset, options.plan.parent):
         clean_up(head)
-        done = seal(head, missing_shards(head, as_sealed=False))
-    rejects = sum(done.rejects.values())
-    what = f"{count(done.samples, 'sample')} in {count(done.shards, 'shard')}, {count(rejects, 'reject')}"
+        done = seal(head, missing_shards(head, as_sealed=False), max_rejects)
+    rejects = describe_rejects(done.rejects)
+    what = f"{count(done.samples, 'sample')} in {count(done.shards, 'shard')}, {rejects}"
     logger.info("seal: %s in %s; %s", what, head.dataset, _news(changed=done.changed))
     if options.done is not None:
-        _mark(options.done, {"samples": done.samples, "rejects": rejects, "dataset": head.dataset})
+        _mark(
+            options.done,
+            {"samples": done.samples, "rejects": sum(done.rejects.values()), "dataset": head.dataset},
+        )
 
 
 def _add_inspect(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
     verb = _add_verb(verbs, _run_inspect)
     verb.add_argument("dataset", help="folder or URL of a sealed dataset")
-    verb.add_argument("--rejects", action="store_true", help="list the files that became no sample, and why")
+    what = verb.add_mutually_exclusive_group()
+    what.add_argument("--rejects", action="store_true", help="list the files that became no sample, and why")
+    what.add_argument(
+        "--touched",
+        nargs="?",
+        const="",
+        metavar="KIND",
+        help="list the samples that something was done to; without KIND: how many there are of each kind",
+    )
+    what.add_argument("--source", help="print all that is known of one raw file, by its key or source")
     return verb
 
 
 def _run_inspect(options: argparse.Namespace) -> None:
     """Print what is in a dataset."""
-    from ingest.inspect import describe, list_rejects  # noqa: PLC0415
+    from ingest.inspect import (  # noqa: PLC0415
+        count_touched,
+        describe,
+        describe_source,
+        list_rejects,
+        list_touched,
+    )
 
-    print(list_rejects(options.dataset) if options.rejects else describe(options.dataset))
+    if options.touched:
+        for line in list_touched(options.dataset, options.touched):
+            print(line)
+    elif options.source is not None:
+        print(describe_source(options.dataset, options.source))
+    elif options.touched is not None:
+        print(count_touched(options.dataset))
+    else:
+        print(list_rejects(options.dataset) if options.rejects else describe(options.dataset))
 
 
 def _add_verify(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import pickle
 import secrets
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -16,17 +17,18 @@ from ingest.build.image import engine_versions
 from ingest.errors import DeviceError, IngestError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
 logger = logging.getLogger(__name__)
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-Counts = tuple[int, ...]
+Tick = TypeVar("Tick")
 
 _TICK_INTERVAL_S = 0.5
 _CONNECT_TIMEOUT_S = 10
-_LOOK_EVERY_S = 10
+_LOOK_EVERY_S = 0.5
+_WARN_EVERY_S = 10
 _DESERTED_S = 300  # a cluster that scales by itself may take minutes to bring the first worker back
 _TASKS_A_THREAD = 2  # one that runs and one that waits: no thread idles while its result travels
 
@@ -39,12 +41,20 @@ _QUIET = {
 
 
 class Finished(NamedTuple):
-    """A task that ended: with a result, or with the error that stopped it; `name` is that of its ticks."""
+    """A task that ended: with a result and the sum of its ticks, or with the error that stopped it.
+
+    `name` is that of its ticks.
+    """
 
     name: str
     task: Any
     result: Any
+    total: Any
     error: BaseException | None
+
+
+class _UnwantedError(Exception):
+    """Nobody waits for the task that this worker is at: the driver has stopped, or is gone."""
 
 
 @contextlib.contextmanager
@@ -68,6 +78,9 @@ def _connect(scheduler: str | None, cores: int) -> Iterator[Client]:
                 threads_per_worker=1,
                 dashboard_address="127.0.0.1:0",
                 silence_logs=logging.CRITICAL,
+                # Photos are in the memory of other processes, each with a limit of its own. Dask's share of
+                # the machine would on many cores be less than Python takes, and pause every worker for ever.
+                memory_limit=None,
             ) as local,
             Client(local) as client,
         ):
@@ -122,35 +135,49 @@ class Cluster:
 
     def run(
         self,
-        function: Callable[[Task, Callable[[Counts], None]], Result],
+        function: Callable[[Task, Callable[[Tick], None]], Result],
         tasks: Iterable[Task],
-        on_tick: Callable[[str, Counts], None],
-    ) -> Iterator[Finished]:
+        on_tick: Callable[[str, Tick], None],
+        *,
+        stop: Callable[[], bool],
+    ) -> Generator[Finished]:
         """Run `function` over `tasks`; yield each as it ends, in any order.
 
-        Only a bounded window of tasks is with the scheduler at a time, so `tasks` may be endless.
+        Only a bounded window of tasks is with the scheduler at a time, so `tasks` may be endless. Wrap it in
+        `contextlib.closing`: the tasks that run when it ends are given up at their next tick.
 
         Args:
-            function: called on a worker with a task and a tick; it passes counts to the tick, which adds
-                them up and sends the sums here now and then.
+            function: called on a worker with a task and a tick. What it passes to the tick is added up
+                (``+``), and the sum so far is sent here now and then.
             tasks: are sent to the workers by pickle.
-            on_tick: called here, in a thread of its own, with the number of a task and its sums so far.
+            on_tick: called here, in a thread of its own, with the number of a task and its sum so far.
+            stop: is asked now and then; once it returns True nothing more is waited for.
 
         Raises:
             DeviceError: the scheduler went away, or all workers did and none came back.
         """
         topic = f"ingest-{secrets.token_hex(4)}"
+        waiting: dict[Any, tuple[str, Any]] = {}
         try:
-            self._client.subscribe_topic(topic, lambda event: on_tick(*event[1]))
-            yield from self._run(function, enumerate(tasks), topic)
+            self._client.subscribe_topic(topic, lambda event: _pass_on(event[1], on_tick))
+            yield from self._run(function, enumerate(tasks), topic, waiting, stop)
         except (OSError, CancelledError) as error:
             if isinstance(error, IngestError):
                 raise
             raise DeviceError("the Dask scheduler went away: start it and run again") from error
+        finally:
+            for future in waiting:
+                future.release()
 
-    def _run(self, function: Any, tasks: Iterator[tuple[int, Any]], topic: str) -> Iterator[Finished]:  # noqa: ANN401
-        waiting: dict[Any, tuple[str, Any]] = {}
-        while True:
+    def _run(
+        self,
+        function: Any,  # noqa: ANN401
+        tasks: Iterator[tuple[int, Any]],
+        topic: str,
+        waiting: dict[Any, tuple[str, Any]],
+        stop: Callable[[], bool],
+    ) -> Iterator[Finished]:
+        while not stop():
             free = _TASKS_A_THREAD * max(1, self.num_threads) - len(waiting)
             for index, task in itertools.islice(tasks, max(0, free)):
                 name = f"{topic}-{index}"
@@ -160,51 +187,78 @@ class Cluster:
                 waiting[future] = (str(index), task)
             if not waiting:
                 return
-            for future in self._wait_for_any(list(waiting)):
+            for future in self._wait_for_any(list(waiting), stop):
                 yield Finished(*waiting.pop(future), *_outcome(future))
 
-    def _wait_for_any(self, futures: list[Any]) -> list[Any]:
-        """Return the futures that have ended, at least one; say so while there is no worker to end any."""
-        deserted = 0
-        while True:
+    def _wait_for_any(self, futures: list[Any], stop: Callable[[], bool]) -> list[Any]:
+        """Return the futures that have ended, none only to stop; say so while no worker is there."""
+        deserted = _Deserted()
+        while not stop():
             with contextlib.suppress(TimeoutError):
                 ended = wait(futures, timeout=_LOOK_EVERY_S, return_when="FIRST_COMPLETED").done
                 return [future for future in futures if future in ended]
-            deserted = 0 if self.num_threads else deserted + 1
-            if deserted * _LOOK_EVERY_S >= _DESERTED_S:
-                raise DeviceError(f"no worker was there for {_DESERTED_S} s: start some and run again")
-            if deserted:
-                logger.warning("no Dask worker is there: waiting for one")
+            deserted.look(self.num_threads)
+        return []
 
 
-def _outcome(future: Any) -> tuple[Any, BaseException | None]:  # noqa: ANN401  distributed is untyped
+def _pass_on(event: tuple[str, bytes], on_tick: Callable[[str, Any], None]) -> None:
+    name, total = event
+    on_tick(name, pickle.loads(total))  # noqa: S301  as the results of our workers are
+
+
+class _Deserted:
+    """Notes for how long no worker has been there, says so now and then, and raises in the end."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._warnings = 0
+
+    def look(self, num_threads: int) -> None:
+        now = time.perf_counter()
+        self._since = None if num_threads else self._since or now
+        if self._since is None:
+            self._warnings = 0
+            return
+        if now - self._since >= _DESERTED_S:
+            raise DeviceError(f"no worker was there for {_DESERTED_S} s: start some and run again")
+        if now - self._since >= (self._warnings + 1) * _WARN_EVERY_S:
+            self._warnings += 1
+            logger.warning("no Dask worker is there: waiting for one")
+
+
+def _outcome(future: Any) -> tuple[Any, Any, BaseException | None]:  # noqa: ANN401  distributed is untyped
     if future.status == "finished":
-        return future.result(), None
+        return (*future.result(), None)
     if future.status == "error":
-        return None, future.exception()
-    return None, DeviceError("the scheduler went away or dropped the task: run again")
+        return None, None, future.exception()
+    return None, None, DeviceError("the scheduler went away or dropped the task: run again")
 
 
-def _on_worker(function: Any, task: Any, name: str, topic: str) -> Any:  # noqa: ANN401  whatever the caller runs
+def _on_worker(function: Any, task: Any, name: str, topic: str) -> tuple[Any, Any]:  # noqa: ANN401  whatever the caller runs
     sums = _Sums(name, topic)
     result = function(task, sums.add)
-    sums.send()
-    return result
+    return result, sums.total
 
 
 class _Sums:
-    """Adds up the counts of one task on its worker and sends the sums to the client now and then."""
+    """Adds up the ticks of one task on its worker and sends the sum to the client now and then."""
 
     def __init__(self, name: str, topic: str) -> None:
         self._name, self._topic = name, topic
-        self._sums: Counts = ()
+        self._worker = get_worker()
+        self._key = self._worker.get_current_task()
         self._sent = time.perf_counter()
+        self.total: Any = None
 
-    def add(self, counts: Counts) -> None:
-        self._sums = tuple(a + b for a, b in itertools.zip_longest(self._sums, counts, fillvalue=0))
+    def add(self, tick: Any) -> None:  # noqa: ANN401  whatever can be added up
+        self.total = tick if self.total is None else self.total + tick
+        if self._is_unwanted():
+            raise _UnwantedError
         if time.perf_counter() - self._sent > _TICK_INTERVAL_S:
-            self.send()
+            self._sent = time.perf_counter()
+            self._worker.log_event(self._topic, (self._name, pickle.dumps(self.total)))
 
-    def send(self) -> None:
-        self._sent = time.perf_counter()
-        get_worker().log_event(self._topic, (self._name, self._sums))
+    def _is_unwanted(self) -> bool:
+        # Dask cannot stop a task that runs, but notes that its result was given up.
+        state = self._worker.state.tasks.get(self._key)
+        return state is not None and state.state == "cancelled"

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator
 
 from ingest import store
 from ingest.build.artifact import DEMO_FOLDER
+from ingest.build.limits import DEFAULT_MEMORY_LIMIT, DEFAULT_TIME_LIMIT
+from ingest.build.tally import DEFAULT_MAX_REJECTS
 from ingest.errors import ConfigError
 from ingest.recipe import DEFAULT_MAX_PIXELS, Fidelity, Fit, OnTruncated, Recipe, Upscale
 
@@ -34,6 +36,10 @@ class DaskSettings(BaseModel):
 
     scheduler: str | None = Field(None, pattern=r"^(tcp|tls|ucx|ws|wss)://.+")
     """Address of a running Dask scheduler, such as ``tcp://10.0.0.1:8786``; None starts one here."""
+
+
+_LEAST_MEMORY = 2**28
+# Python, its imaging libraries and a client of S3 take 80 MB before there is any picture.
 
 
 class Settings(BaseModel):
@@ -57,18 +63,37 @@ class Settings(BaseModel):
     upscale: Upscale = "allow"
     on_truncated: OnTruncated = "reject"
     max_pixels: int = Field(DEFAULT_MAX_PIXELS, ge=1)
-    max_aspect: float | None = Field(None, ge=1)
-    max_rejects: int | float | None = 0.5
+    max_aspect: float | None = Field(None, ge=1, allow_inf_nan=False)
+    max_rejects: int | float | None = DEFAULT_MAX_REJECTS
     """Rejects after which a build stops: a count, or a share below 1 of the files seen; None never stops."""
-    time_limit: float = Field(120.0, gt=0)
+    time_limit: float = Field(DEFAULT_TIME_LIMIT, gt=0, allow_inf_nan=False)
     """Seconds after which the decoding of one file is given up."""
-    memory_limit: ByteSize = Field(ByteSize(4 * 2**30), ge=2**28, validate_default=True)
+    memory_limit: ByteSize = Field(ByteSize(DEFAULT_MEMORY_LIMIT), ge=_LEAST_MEMORY, validate_default=True)
     """Memory that the decoding of one file may take, such as ``4GiB``."""
     samples_per_shard: int | Literal["auto"] = Field("auto")
     """Samples in a shard; ``auto`` takes 4,096, fewer where that would leave few shards to work on."""
     seed: int = Field(0, ge=0, le=2**63 - 1)
     """Decides the order in which the photos are dealt to shards."""
     dask: DaskSettings = DaskSettings()
+
+    @field_validator("max_rejects", "time_limit", "memory_limit", "max_pixels", "max_aspect", mode="before")
+    @classmethod
+    def _refuse_truth(cls, value: Any) -> Any:  # noqa: ANN401
+        if isinstance(value, bool):  # which Python takes for 0 or 1
+            raise ValueError("no number")  # noqa: TRY004  pydantic wants this one
+        return value
+
+    @field_validator("limit", "max_rejects", "max_aspect", mode="before")
+    @classmethod
+    def _take_null_as_text(cls, value: Any) -> Any:  # noqa: ANN401
+        return None if value == "null" else value  # `--config max_rejects=null` arrives so
+
+    @field_validator("max_rejects")
+    @classmethod
+    def _check_max_rejects(cls, value: float | None) -> float | None:
+        if value is not None and not (0 <= value < 1 or (isinstance(value, int) and value >= 1)):
+            raise ValueError("neither a share nor a number")
+        return value
 
     @property
     def raw_url(self) -> str:
@@ -180,6 +205,11 @@ def _allowed(key: str, error: Any) -> str:  # noqa: ANN401  pydantic's own recor
     special = {
         "samples_per_shard": "allowed are 'auto' or a whole number of 1 or more",
         "background": "allowed are three whole numbers from 0 to 255, red, green and blue",
+        "max_pixels": "allowed are whole numbers from 1 on",
+        "max_aspect": "allowed are numbers from 1 on, or null",
+        "max_rejects": "allowed are a share below 1 such as 0.5, a whole number of 0 or more, or null",
+        "time_limit": "allowed are seconds, a number above 0",
+        "memory_limit": "allowed are sizes such as 4GiB, from 256MiB on",
         "dask.scheduler": "allowed is an address such as tcp://10.0.0.1:8786, or null to start one here",
     }
     message: str = error["msg"]

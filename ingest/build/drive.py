@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import time
 from typing import TYPE_CHECKING, Any
 
 from ingest import store
-from ingest.build.image import engine_versions, shrink_image
+from ingest.build import isolate
+from ingest.build.image import engine_versions
+from ingest.build.limits import DEFAULT_LIMITS, Limits
 from ingest.build.plan import read_plan_head, read_planned_shards
 from ingest.build.progress import Progress
 from ingest.build.shrink import ShardTask, build_shard, pending_shards
+from ingest.build.tally import DEFAULT_MAX_REJECTS, Tally, too_many, too_many_sentence
 from ingest.errors import BuildError, CorruptImageError, CorruptShardError, NotSealedError, StoreError
 from ingest.index import read_index
 from ingest.units import count, format_bytes, format_duration
@@ -22,7 +26,6 @@ if TYPE_CHECKING:
 
     from ingest.build.cluster import Cluster, Finished
     from ingest.build.plan import PlanHead, ShardHead
-    from ingest.shard import ShardSummary
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +33,7 @@ _LONG_BUILD_FILES = 256
 """From how many files on an estimate is worth the second that it takes."""
 
 _ESTIMATE_FILES = 5
+_ESTIMATE_LIMIT_S = 10.0  # on one of them: the estimate must not wait for a file that hangs
 _GIVE_UP_AFTER = 3
 """So many shards that fail with none built between them: the storage is gone, and trying on is no use."""
 
@@ -40,36 +44,49 @@ _TAR_OVERHEAD_BYTES = 4 * 512
 # Two headers, and half a block of padding behind each of two members, rounded up.
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ShrinkSettings:
+    """How shards are built; meanings as in `ingest.build.config.Settings`.
+
+    Attributes:
+        scheduler: address of a running Dask scheduler; None uses processes here.
+        cores: how many of those.
+        limits: what the decoding of one file may cost.
+        max_rejects: rejects of this run after which it stops, as `ingest.build.tally.too_many` counts them.
+    """
+
+    scheduler: str | None = None
+    cores: int = 1
+    limits: Limits = DEFAULT_LIMITS
+    max_rejects: float | None = DEFAULT_MAX_REJECTS
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShrinkSummary:
-    """What a run of shrink did: shards planned and built, samples and rejects in the built ones."""
+    """What a run of shrink did: shards planned and built, and what became of the files of the built ones."""
 
     planned: int
     built: int
-    samples: int
-    rejects: int
+    tally: Tally
 
 
-def shrink(plan: Path, *, scheduler: str | None, cores: int) -> ShrinkSummary:
+def shrink(plan: Path, settings: ShrinkSettings) -> ShrinkSummary:
     """Build every shard of `plan` that is not whole yet.
 
     Args:
         plan: file that `ingest plan` left.
-        scheduler: address of a running Dask scheduler; None uses `cores` processes here.
-        cores: worker processes on this machine.
+        settings: where, and within which limits.
 
     Raises:
         StoreError: the dataset cannot be written, has no room, or another build holds it.
         DeviceError: the cluster does not answer or does not fit.
-        BuildError: some shards were not built; those that are whole stay.
+        BuildError: some shards were not built, or too many files were rejected; shards that are whole stay.
     """
     head = read_plan_head(plan)
     with hold_dataset(head.dataset, plan.parent):
         clean_up(head)
-        names = missing_shards(head)
-        return (
-            _build(plan, head, names, scheduler, cores) if names else ShrinkSummary(len(head.shards), 0, 0, 0)
-        )
+        names = missing_shards(head, settings.limits)
+        return _build(plan, head, names, settings) if names else ShrinkSummary(len(head.shards), 0, Tally())
 
 
 def clean_up(head: PlanHead) -> None:
@@ -83,13 +100,15 @@ def clean_up(head: PlanHead) -> None:
         logger.info("removed %s of a build that was cut off", count(leftovers, "unfinished file"))
 
 
-def missing_shards(head: PlanHead, *, as_sealed: bool = True) -> list[str]:
+def missing_shards(head: PlanHead, limits: Limits = DEFAULT_LIMITS, *, as_sealed: bool = True) -> list[str]:
     """Return the planned shards that are not whole in the dataset, in order.
 
     Args:
         head: the plan.
-        as_sealed: whether a tar that is not of the size that the index states counts as missing. Not when
-            a new index is about to be written: a shard that was built again may have another size.
+        limits: what a file may cost now: shards whose rejects met lower ones count as missing.
+        as_sealed: whether a tar that is not of the size that the index states counts as missing, and a shard
+            whose rejects are worth another try. Not when a new index is about to be written: a shard that was
+            built again may have another size, and one that was built is whole.
     """
     if not as_sealed:
         return pending_shards(head, store.list_files(head.dataset), {})
@@ -99,7 +118,7 @@ def missing_shards(head: PlanHead, *, as_sealed: bool = True) -> list[str]:
         sealed = {}  # a new index will be written
     else:
         sealed = {shard.name: shard.bytes for shards in index.splits.values() for shard in shards}
-    return pending_shards(head, store.list_files(head.dataset), sealed)
+    return pending_shards(head, store.list_files(head.dataset), sealed, limits)
 
 
 def hold_dataset(dataset: str, work: Path) -> Any:  # noqa: ANN401  a context manager of nothing
@@ -120,62 +139,76 @@ def _wait_for_lock() -> Iterator[None]:
         yield
 
 
-def _build(plan: Path, head: PlanHead, names: list[str], scheduler: str | None, cores: int) -> ShrinkSummary:
+def _build(plan: Path, head: PlanHead, names: list[str], settings: ShrinkSettings) -> ShrinkSummary:
     from ingest.build.cluster import open_cluster  # noqa: PLC0415  a second that a no-op need not pay
 
-    wanted, engines = set(names), engine_versions()
+    wanted = set(names)
     pending = [shard for shard in head.shards if shard.name in wanted]
     num_files = sum(shard.files for shard in pending)
     logger.info(
         "%s of %d to build, %s", count(len(names), "shard"), len(head.shards), count(num_files, "image")
     )
-    tasks = (
-        ShardTask(
+    with open_cluster(settings.scheduler, min(settings.cores, len(names))) as cluster:
+        if num_files >= _LONG_BUILD_FILES:
+            _say_estimate(plan, head, pending, max(1, cluster.num_threads), settings.limits)
+        with Progress(num_files, len(names)) as progress:
+            tasks = _tasks(plan, head, wanted, settings.limits)
+            return ShrinkSummary(len(head.shards), *_run(cluster, tasks, progress, settings.max_rejects))
+
+
+def _tasks(plan: Path, head: PlanHead, names: set[str], limits: Limits) -> Iterator[ShardTask]:
+    engines = engine_versions()
+    for shard in read_planned_shards(plan, head, names):
+        yield ShardTask(
             raw=head.raw,
             dataset=head.dataset,
             recipe=head.recipe,
             shard=shard,
             labelled=bool(head.classes),
             engines=engines,
+            limits=limits,
         )
-        for shard in read_planned_shards(plan, head, wanted)
-    )
-    with open_cluster(scheduler, min(cores, len(names))) as cluster:
-        if num_files >= _LONG_BUILD_FILES:
-            _say_estimate(plan, head, pending, max(1, cluster.num_threads))
-        with Progress(num_files, len(names)) as progress:
-            summaries = _run(cluster, tasks, progress)
-    return ShrinkSummary(
-        len(head.shards),
-        len(summaries),
-        sum(summary.samples for summary in summaries),
-        sum(summary.rejects for summary in summaries),
-    )
 
 
-def _run(cluster: Cluster, tasks: Iterator[ShardTask], progress: Progress) -> list[ShardSummary]:
-    built: list[ShardSummary] = []
+def _run(
+    cluster: Cluster, tasks: Iterator[ShardTask], progress: Progress, max_rejects: float | None
+) -> tuple[int, Tally]:
+    """Build shards until all are built, too many fail or too many files are rejected; return how many."""
+    built = Tally()
+    num_built = 0
     failed: list[Finished] = []
     in_a_row = 0
-    for finished in cluster.run(build_shard, tasks, lambda task, counts: progress.tick(task, *counts)):
-        if finished.error is None:
-            progress.finish(finished.name, finished.result)
-            built.append(finished.result)
-            in_a_row = 0
-            continue
-        failed.append(finished)
-        in_a_row += 1
-        logger.error("%s was not built: %s", finished.task.shard.name, _explain(finished.error))
-        if in_a_row >= _GIVE_UP_AFTER:
-            break
+    results = cluster.run(
+        build_shard, tasks, progress.tick, stop=lambda: too_many(max_rejects, progress.tally)
+    )
+    with contextlib.closing(results):
+        for finished in results:
+            if finished.error is None:
+                progress.finish(finished.name, finished.result, finished.total)
+                built += finished.total
+                num_built += 1
+                in_a_row = 0
+                continue
+            failed.append(finished)
+            in_a_row += 1
+            logger.error("%s was not built: %s", finished.task.shard.name, _explain(finished.error))
+            if in_a_row >= _GIVE_UP_AFTER:
+                break
+    _require_few_rejects(max_rejects, progress.tally, num_built)
     if failed:
-        raise BuildError(_failure_sentence(failed, len(built)))
-    return built
+        raise BuildError(_failure_sentence(failed, num_built))
+    return num_built, built
+
+
+def _require_few_rejects(max_rejects: float | None, tally: Tally, num_built: int) -> None:
+    if too_many(max_rejects, tally):
+        kept = f"{count(num_built, 'shard')} built in this run and kept"
+        raise BuildError(f"{too_many_sentence(max_rejects, tally)}; {kept}")
 
 
 def _explain(error: BaseException | None) -> str:
     if type(error).__name__ == "KilledWorker":
-        return "its worker process died each time it was tried: a file crashes the decoder, or memory ran out"
+        return "its worker process died each time it was tried: it was killed, or memory ran out"
     return f"{error}" if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
 
 
@@ -187,9 +220,11 @@ def _failure_sentence(failed: list[Finished], num_built: int) -> str:
     )
 
 
-def _say_estimate(plan: Path, head: PlanHead, pending: list[ShardHead], num_threads: int) -> None:
+def _say_estimate(
+    plan: Path, head: PlanHead, pending: list[ShardHead], num_threads: int, limits: Limits
+) -> None:
     """Time a few files and say what the build will take; refuse one that does not fit on the disk."""
-    sizes, seconds = _try_files(plan, head, pending[0].name)
+    sizes, seconds = _try_files(plan, head, pending[0].name, limits)
     if not sizes:
         return
     num_files = sum(shard.files for shard in pending)
@@ -209,14 +244,20 @@ def _say_estimate(plan: Path, head: PlanHead, pending: list[ShardHead], num_thre
         raise StoreError(f"{head.dataset}: {needed}: make room")
 
 
-def _try_files(plan: Path, head: PlanHead, name: str) -> tuple[list[int], float]:
+def _try_files(plan: Path, head: PlanHead, name: str, limits: Limits) -> tuple[list[int], float]:
+    """Shrink the first few files of a shard; return the bytes of each sample, and the seconds of them all.
+
+    A read that fails ends it: the build itself says so where it matters.
+    """
     shard = next(read_planned_shards(plan, head, {name}))
+    files = [(file.path, file.size) for file in shard.files if file.size <= limits.largest_file]
+    short = dataclasses.replace(limits, time_limit=min(limits.time_limit, _ESTIMATE_LIMIT_S))
+    results = isolate.decode(files[:_ESTIMATE_FILES], raw=head.raw, recipe=head.recipe, limits=short)
     sizes: list[int] = []
+    isolate.start(short)
     begin = time.perf_counter()
-    for file in shard.files[:_ESTIMATE_FILES]:
-        try:
-            data = store.read_bytes(store.join_bytes(head.raw, file.path))
-            sizes.append(len(shrink_image(data, head.recipe).jpeg))
-        except (CorruptImageError, OSError):
-            continue
-    return sizes, time.perf_counter() - begin
+    with contextlib.closing(results), contextlib.suppress(StoreError):
+        sizes += [len(done.result.jpeg) for done in results if not isinstance(done.result, CorruptImageError)]
+    seconds = time.perf_counter() - begin
+    isolate.end_idle()
+    return sizes, seconds

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from tqdm import tqdm
 
+from ingest.build.tally import Tally, describe_rejects
 from ingest.units import count, format_duration
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from ingest.shard import ShardSummary
 
 logger = logging.getLogger(__name__)
+
+_MOST_CODES = 3
+"""Reasons of rejects that are shown beside their number: more do not fit a line."""
 
 
 def _has_terminal() -> bool:
@@ -36,9 +40,9 @@ class Progress:
 
     def __init__(self, num_files: int, num_shards: int) -> None:
         self._num_files, self._num_shards = num_files, num_shards
-        self._files: dict[str, int] = {}
-        self._rejects: dict[str, int] = {}
-        self._shards_done = 0
+        self._begun: dict[str, Tally] = {}
+        self._finished: set[str] = set()
+        self._done = Tally()  # of the finished ones: thousands of shards are not added up at each tick
         self._begin = time.perf_counter()
         self._lock = threading.Lock()
         self._bar = tqdm(total=num_files, unit="image", disable=not _has_terminal(), dynamic_ncols=True)
@@ -51,44 +55,45 @@ class Progress:
     ) -> None:
         self._bar.close()
 
-    def tick(self, task: str, files: int, rejects: int) -> None:
-        """Note that `task` has done so many files so far, so many of them rejected."""
+    def tick(self, task: str, tally: Tally) -> None:
+        """Note what became of the files that `task` has done so far."""
         with self._lock:
             # Ticks travel beside results: one that arrives late must not take counts back.
-            self._files[task] = max(files, self._files.get(task, 0))
-            self._rejects[task] = max(rejects, self._rejects.get(task, 0))
-            self._draw()
+            if task not in self._finished and tally.files >= self._begun.get(task, Tally()).files:
+                self._begun[task] = tally
+        self._draw()
 
-    def finish(self, task: str, summary: ShardSummary) -> None:
-        """Note that `task` has built its shard, and say so in the log."""
-        self.tick(task, summary.samples + summary.rejects, summary.rejects)
-        self._shards_done += 1
+    def finish(self, task: str, summary: ShardSummary, tally: Tally) -> None:
+        """Note that `task` has built its shard of these files, and say so in the log."""
+        with self._lock:
+            self._begun.pop(task, None)
+            self._finished.add(task)
+            self._done += tally
+        self._draw()
         level = logging.INFO if self._bar.disable else logging.DEBUG
-        logger.log(level, "%s: %s, %s; %s", summary.name, count(summary.samples, "sample"),
-                   count(summary.rejects, "reject"), self.sentence())  # fmt: skip
+        logger.log(level, "%s: %s; %s", summary.name, tally.sentence(), self.sentence())
 
     def _draw(self) -> None:
         if not self._bar.disable:
-            self._bar.n = self.num_done
-            self._bar.set_postfix_str(count(self.num_rejects, "reject"))
+            tally = self.tally
+            with self._lock:
+                self._bar.n = tally.files
+                self._bar.set_postfix_str(describe_rejects(tally.rejects, _MOST_CODES))
 
     @property
-    def num_done(self) -> int:
-        """Files done so far."""
-        return sum(self._files.values())
-
-    @property
-    def num_rejects(self) -> int:
-        """Rejects so far."""
-        return sum(self._rejects.values())
+    def tally(self) -> Tally:
+        """What became of all files that are done so far, those of shards that failed since included."""
+        with self._lock:
+            return sum(self._begun.values(), start=self._done)
 
     def sentence(self) -> str:
         """Return how far the run is, in a line."""
         seconds = max(1e-9, time.perf_counter() - self._begin)
-        done = self.num_done
+        tally = self.tally
+        done = tally.files
         left = format_duration(seconds / done * (self._num_files - done)) if done else "unknown time"
         return (
-            f"{done:,} of {count(self._num_files, 'image')}, {self._shards_done:,} of "
+            f"{done:,} of {count(self._num_files, 'image')}, {len(self._finished):,} of "
             f"{count(self._num_shards, 'shard')}, {done / seconds:.1f} images/s, "
-            f"{count(self.num_rejects, 'reject')}, {left} left"
+            f"{describe_rejects(tally.rejects, _MOST_CODES)}, {left} left"
         )

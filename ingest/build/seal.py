@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ingest import store
+from ingest.build.tally import Tally, too_many, too_many_sentence
 from ingest.errors import BuildError
 from ingest.index import Index, ShardEntry, write_index
 from ingest.shard import REJECT_COLUMNS, REJECTS_NAME, ShardSummary, format_offsets, members_of, read_receipt
@@ -35,15 +36,18 @@ class SealSummary:
     changed: bool
 
 
-def seal(head: PlanHead, missing: Sequence[str]) -> SealSummary:
+def seal(head: PlanHead, missing: Sequence[str], max_rejects: float | None = None) -> SealSummary:
     """Seal the shards of a plan into a dataset that readers can open.
 
     Args:
         head: the plan.
         missing: planned shards that are not whole; there must be none.
+        max_rejects: rejects among all files of the plan from which on it is not sealed, as
+            `ingest.build.tally.too_many` counts them: several short runs may not add up to more than one.
 
     Raises:
-        BuildError: shards are missing, or no file became a sample; the dataset stays as it was.
+        BuildError: shards are missing, no file became a sample, or too many were rejected; the dataset stays
+            as it was.
         CorruptShardError: a receipt cannot be read.
         StoreError: the dataset cannot be read or written.
     """
@@ -56,6 +60,7 @@ def seal(head: PlanHead, missing: Sequence[str]) -> SealSummary:
         summaries = [summary for summary, _ in receipts]
         if not any(summary.samples for summary in summaries):
             raise BuildError(_nothing_sealed(head, rejects))
+        _require_few_rejects(max_rejects, head.num_files, rejects)
         present = store.list_files(head.dataset)
         _require_sizes(summaries, present)
         list(pool.map(lambda receipt: _write_offsets(head.dataset, receipt, present), receipts))
@@ -78,6 +83,13 @@ def collect_rejects(tables: Sequence[pa.Table]) -> pa.Table:
 def count_codes(rejects: pa.Table) -> dict[str, int]:
     """Return the number of rejects by code, the commonest first."""
     return dict(Counter(rejects["code"].to_pylist()).most_common())
+
+
+def _require_few_rejects(max_rejects: float | None, num_files: int, rejects: pa.Table) -> None:
+    examples = {row["code"]: f"{row['source']}: {row['reason']}" for row in reversed(rejects.to_pylist())}
+    tally = Tally(num_files, rejects=count_codes(rejects), examples=examples)
+    if too_many(max_rejects, tally):
+        raise BuildError(too_many_sentence(max_rejects, tally))
 
 
 def _nothing_sealed(head: PlanHead, rejects: pa.Table) -> str:

@@ -6,29 +6,24 @@ file alone. The driver hands out the shards that are not there yet and shows wha
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import hashlib
-import socket
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from ingest import store
-from ingest.build.image import engine_versions, shrink_image
-from ingest.errors import CorruptImageError, DeviceError, StoreError
+from ingest.build.image import engine_versions
+from ingest.build.isolate import Decoded, decode
+from ingest.build.limits import DEFAULT_LIMITS, Limits, format_limit
+from ingest.build.tally import Tally
+from ingest.errors import CorruptImageError, DeviceError
 from ingest.shard import Member, ShardSummary, TarWriter, read_receipt, write_receipt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable
 
     from ingest.build.plan import PlanHead, PlannedFile, PlannedShard
     from ingest.build.sample import Shrunk
     from ingest.recipe import Recipe
-
-_READ_AHEAD = 4
-# Files read before they are needed: hides the latency of a disk or network behind the decoding.
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +37,7 @@ class ShardTask:
         shard: its name and files.
         labelled: whether every sample must have a class.
         engines: versions that the worker must have, or its bytes would differ from those of others.
+        limits: what the decoding of each file may cost.
     """
 
     raw: str
@@ -50,55 +46,87 @@ class ShardTask:
     shard: PlannedShard
     labelled: bool
     engines: dict[str, str]
+    limits: Limits = DEFAULT_LIMITS
 
 
-class _RawFile(NamedTuple):
-    """Content of a raw file with its SHA-256, or the reason why it cannot be read."""
-
-    data: bytes
-    sha256: str | None
-    fault: CorruptImageError | None
-
-
-def pending_shards(head: PlanHead, present: dict[str, int], sealed: dict[str, int]) -> list[str]:
+def pending_shards(
+    head: PlanHead, present: dict[str, int], sealed: dict[str, int], limits: Limits | None = None
+) -> list[str]:
     """Return the names of planned shards that are not whole yet, in order.
 
     Args:
         head: the plan.
         present: size of every file below the dataset, by path; a receipt is written after its tar.
         sealed: size of the tar of each shard that is in the index, by name.
+        limits: what a file may cost now: a shard with rejects that may have become samples by now is not
+            whole either. None: one that was built is whole, whatever it lacks.
     """
     damaged = {name for name, size in sealed.items() if present.get(f"{name}.tar") != size}
+    again = set() if limits is None else _worth_another_try(head, present, limits)
     names = (shard.name for shard in head.shards)
-    return [name for name in names if name in damaged or not _is_whole(head, name, present)]
+    return [name for name in names if name in damaged | again or not _is_whole(head, name, present)]
 
 
 def _is_whole(head: PlanHead, name: str, present: dict[str, int]) -> bool:
     if f"{name}.parquet" not in present:
         return False
-    if f"{name}.retry" in present and _can_be_read_now(head, name):
-        return False
     # A shard of nothing but rejects has no tar: only then is the receipt worth a look.
     return f"{name}.tar" in present or read_receipt(head.dataset, name)[0].samples == 0
 
 
-def _can_be_read_now(head: PlanHead, name: str) -> bool:
-    """Return whether a file that could not be read when shard `name` was built can be read by now."""
+def _worth_another_try(head: PlanHead, present: dict[str, int], limits: Limits) -> set[str]:
+    names = [shard.name for shard in head.shards]
+    marked = [name for name in names if {f"{name}.retry", f"{name}.parquet"} <= present.keys()]
+    return {name for name in marked if _may_be_mended(head, name, limits)}
+
+
+def _may_be_mended(head: PlanHead, name: str, limits: Limits) -> bool:
+    """Return whether a file that shard `name` lacks may become a sample by now."""
     _, receipt = read_receipt(head.dataset, name)
-    unreadable = receipt.filter(pa.compute.equal(receipt["code"], "unreadable"))
-    return any(store.is_readable(store.join_bytes(head.raw, path)) for path in unreadable["path"].to_pylist())
+    before = Limits.from_json(store.read_bytes(store.join(head.dataset, f"{name}.retry")))
+    rows = receipt.select(["path", "code", "source_sha256"]).to_pylist()
+    return any(
+        limits.allow_more_than(before, row["code"])
+        if is_limited(row)
+        else _is_readable(head.raw, row["path"])
+        for row in rows
+        if is_passing(row)
+    )
 
 
-def build_shard(task: ShardTask, tick: Callable[[tuple[int, ...]], None]) -> ShardSummary:
-    """Build one shard: read its files, shrink each, write the tar and then the receipt.
+def is_limited(row: dict[str, Any]) -> bool:
+    """Return whether the file of a receipt's row was given up because of the limits of that build.
+
+    A file that was not even read is ``too_large`` for the memory limit; others are for the recipe.
+    """
+    unread = row.get("code") == "too_large" and row["source_sha256"] is None
+    return unread or row.get("code") in {"timed_out", "out_of_memory"}
+
+
+def is_passing(row: dict[str, Any]) -> bool:
+    """Return whether the file of a receipt's row was rejected for a reason that may have passed later."""
+    return row.get("code") == "unreadable" or is_limited(row)
+
+
+def _is_readable(raw: str, path: bytes) -> bool:
+    """Return whether the whole file can be read: a bad sector may lie anywhere in it."""
+    try:
+        store.read_bytes(store.join_bytes(raw, path))
+    except OSError:
+        return False
+    return True
+
+
+def build_shard(task: ShardTask, tick: Callable[[Tally], None]) -> ShardSummary:
+    """Build one shard: have its files read and shrunk, write the tar and then the receipt.
 
     Args:
         task: what to build.
-        tick: is given, for each file that is done, 1 and whether it was rejected (0 or 1).
+        tick: is given the tally of each file that is done; when it raises, nothing of the shard is left.
 
     Raises:
         StoreError: a read or write failed in a way that may pass; nothing of the shard is left.
-        DeviceError: the engines of this worker are not those of the driver.
+        DeviceError: the engines of this worker are not those of the driver, or it cannot decode.
     """
     if engine_versions() != task.engines:
         message = f"this worker has the engines {engine_versions()}, expected {task.engines}"
@@ -108,23 +136,46 @@ def build_shard(task: ShardTask, tick: Callable[[tuple[int, ...]], None]) -> Sha
     work = _ShardWork(task)
     with store.create(store.join(task.dataset, f"{name}.tar")) as file:
         writer = TarWriter(file)
-        for planned, raw in _read_ahead(task.raw, task.shard.files):
-            accepted = work.add(planned, raw, writer)
-            tick((1, 0 if accepted else 1))
+        with contextlib.closing(_outcomes(task)) as outcomes:
+            for planned, decoded in outcomes:
+                tick(work.add(planned, decoded, writer))
         num_bytes, sha256 = writer.close()
     if not work.samples:
         store.remove(store.join(task.dataset, f"{name}.tar"))
-    _note_unreadable(task.dataset, name, work.rows)
+    _mark_passing(task, work.rows)
     summary = work.summarise(num_bytes, sha256)
     write_receipt(task.dataset, summary, work.rows)
     return summary
 
 
-def _note_unreadable(dataset: str, name: str, rows: list[dict[str, Any]]) -> None:
-    """Mark a shard that lacks files which could not be read, so that the next run tries them again."""
-    mark = store.join(dataset, f"{name}.retry")
-    if any(row.get("code") == "unreadable" for row in rows):
-        store.write_bytes(mark, b"")
+def _outcomes(task: ShardTask) -> Generator[tuple[PlannedFile, Decoded]]:
+    """Yield what becomes of each file, in order; those that are refused unread are not handed on."""
+    faults = [refusal(file, task) for file in task.shard.files]
+    pairs = list(zip(task.shard.files, faults, strict=True))
+    wanted = [(file.path, file.size) for file, fault in pairs if fault is None]
+    with contextlib.closing(decode(wanted, raw=task.raw, recipe=task.recipe, limits=task.limits)) as results:
+        for file, fault in pairs:
+            yield file, next(results) if fault is None else Decoded(file.size, None, fault)
+
+
+def refusal(file: PlannedFile, task: ShardTask) -> CorruptImageError | None:
+    """Return why a file is rejected unread, or None."""
+    if task.labelled and file.class_id is None:
+        return CorruptImageError(
+            "no_label", "The file lies in no class folder while others do: move it into one."
+        )
+    if file.size > task.limits.largest_file:
+        allowed = f"half of 'memory_limit' ({format_limit(task.limits.memory_limit)})"
+        sentence = f"The file is larger than {allowed}: raise it to have the file read."
+        return CorruptImageError("too_large", sentence)
+    return None
+
+
+def _mark_passing(task: ShardTask, rows: list[dict[str, Any]]) -> None:
+    """Mark a shard that lacks files which may become samples later, with the limits that they met."""
+    mark = store.join(task.dataset, f"{task.shard.name}.retry")
+    if any(is_passing(row) for row in rows):
+        store.write_bytes(mark, task.limits.to_json())
     else:
         store.remove(mark)
 
@@ -138,38 +189,32 @@ class _ShardWork:
         self.samples = 0
         self._histogram = Histogram()
 
-    def add(self, planned: PlannedFile, raw: _RawFile, writer: TarWriter) -> bool:
-        """Shrink one file into the tar, or note why not; return whether it became a sample."""
-        row = self._identity(planned, raw)
-        try:
-            self._refuse(planned, raw)
-            shrunk = shrink_image(raw.data, self._task.recipe)
-        except CorruptImageError as fault:
-            self.rows.append({**row, "status": "rejected", "code": fault.code, "reason": fault.reason})
-            return False
+    def add(self, planned: PlannedFile, decoded: Decoded, writer: TarWriter) -> Tally:
+        """Put one sample into the tar, or note why there is none; return what became of the file."""
+        row = self._identity(planned, decoded)
+        if isinstance(decoded.result, CorruptImageError):
+            return self._reject(row, decoded.result)
+        shrunk = decoded.result
         members = writer.add(planned.key, sample_fields(shrunk, planned.class_id))
         self.rows.append({**row, "status": "sample", **_description(shrunk), **_places(members)})
         self._histogram.add(shrunk.histogram)
         self.samples += 1
-        return True
+        return Tally(files=1, enlarged=int(shrunk.provenance.upscaled))
 
-    def _refuse(self, planned: PlannedFile, raw: _RawFile) -> None:
-        if raw.fault is not None:
-            raise raw.fault
-        if self._task.labelled and planned.class_id is None:
-            raise CorruptImageError(
-                "no_label", "The file lies in no class folder while others do: move it into one."
-            )
+    def _reject(self, row: dict[str, Any], fault: CorruptImageError) -> Tally:
+        self.rows.append({**row, "status": "rejected", "code": fault.code, "reason": fault.reason})
+        example = f"{row['source']}: {fault.reason}"
+        return Tally(files=1, rejects={fault.code: 1}, examples={fault.code: example})
 
-    def _identity(self, planned: PlannedFile, raw: _RawFile) -> dict[str, Any]:
+    def _identity(self, planned: PlannedFile, decoded: Decoded) -> dict[str, Any]:
         source = store.join(self._task.raw, planned.path.decode("utf-8", "backslashreplace"))
         return {
             "key": planned.key,
             "path": planned.path,
             "source": source,
             "source_version": planned.version,
-            "source_bytes": planned.size if raw.sha256 is None else len(raw.data),
-            "source_sha256": raw.sha256,
+            "source_bytes": planned.size if decoded.sha256 is None else decoded.num_bytes,
+            "source_sha256": decoded.sha256,
             "split": self._task.shard.split,
             "label": planned.label,
             "class_id": planned.class_id,
@@ -231,40 +276,3 @@ def _places(members: list[Member]) -> dict[str, Any]:
     for member in rest:
         places |= {"class_offset": member.offset, "class_bytes": member.size}
     return places
-
-
-def _read_ahead(raw: str, files: tuple[PlannedFile, ...]) -> Iterator[tuple[PlannedFile, _RawFile]]:
-    """Yield each file with its content, in order, reading a few ahead."""
-    with ThreadPoolExecutor(_READ_AHEAD, thread_name_prefix="read-ahead") as pool:
-        waiting = deque((file, pool.submit(_read_raw, raw, file)) for file in files[:_READ_AHEAD])
-        for following in (*files[_READ_AHEAD:], *[None] * min(_READ_AHEAD, len(files))):
-            file, content = waiting.popleft()
-            if following is not None:
-                waiting.append((following, pool.submit(_read_raw, raw, following)))
-            yield file, content.result()
-
-
-def _read_raw(raw: str, file: PlannedFile) -> _RawFile:
-    try:
-        data = store.read_bytes(store.join_bytes(raw, file.path))
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        _require_root(raw)
-        return _unreadable("The file was there when it was scanned and is gone now.")
-    except PermissionError:
-        return _unreadable("The file may not be read: permission denied.")
-    return _RawFile(data, hashlib.sha256(data).hexdigest(), None)
-
-
-def _unreadable(reason: str) -> _RawFile:
-    return _RawFile(b"", None, CorruptImageError("unreadable", reason))
-
-
-def _require_root(raw: str) -> None:
-    """Tell a file that is gone from a disk that is not mounted: the second is no fault of the file.
-
-    Raises:
-        StoreError: the root is not there, or is empty.
-    """
-    if not store.has_entries(raw):
-        message = f"{raw}: is missing or empty on {socket.gethostname()}"
-        raise StoreError(f"{message}: mount it there, as it was when it was scanned, and run again")

@@ -9,5 +9,7 @@ rule seal:
         work / "logs/seal.log",
     conda:
         "../envs/ingest.yaml"
+    params:
+        settings=lambda wildcards: settings.of_room("seal"),
     shell:
-        "ingest seal --plan {input.plan:q} --done {output.done:q} --log {log:q}"
+        "ingest seal --settings {params.settings:q} --plan {input.plan:q} --done {output.done:q} --log {log:q}"

@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from ingest.build.config import Settings, check_settings, load_settings
+from ingest.build.limits import DEFAULT_LIMITS, Limits
+from ingest.build.tally import DEFAULT_MAX_REJECTS
 from ingest.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +33,26 @@ ROOT = Path(__file__).parents[2]
         ({"dask": {"scheduler": "localhost"}}, ("'dask.scheduler'", "tcp://")),
         ({"dask": 3}, ("'dask'", "3")),
         ({"raw": ""}, ("'raw'", "''")),
+        ({"max_rejects": 1.5}, ("'max_rejects' is 1.5: allowed are a share below 1 such as 0.5, a whole ",)),
+        ({"max_rejects": 1.0}, ("'max_rejects' is 1.0", "a share below 1")),
+        ({"max_rejects": -1}, ("'max_rejects' is -1", "a whole number of 0 or more, or null")),
+        ({"max_rejects": True}, ("'max_rejects' is True", "a share below 1")),
+        ({"max_rejects": "many"}, ("'max_rejects' is 'many'", "a share below 1")),
+        ({"max_rejects": float("nan")}, ("'max_rejects' is nan", "a share below 1")),
+        ({"time_limit": 0}, ("'time_limit' is 0: allowed are seconds, a number above 0",)),
+        ({"time_limit": float("inf")}, ("'time_limit' is inf", "seconds")),
+        ({"time_limit": True}, ("'time_limit' is True", "seconds")),
+        (
+            {"memory_limit": "100MiB"},
+            ("'memory_limit' is '100MiB': allowed are sizes such as 4GiB, from 256",),
+        ),
+        ({"memory_limit": "much"}, ("'memory_limit' is 'much'", "such as 4GiB")),
+        ({"memory_limit": None}, ("'memory_limit' is None", "such as 4GiB")),
+        ({"max_aspect": 0.5}, ("'max_aspect' is 0.5: allowed are numbers from 1 on, or null",)),
+        ({"max_pixels": 2.5}, ("'max_pixels' is 2.5: allowed are whole numbers from 1 on",)),
+        ({"max_pixels": False}, ("'max_pixels' is False", "whole numbers from 1 on")),
+        ({"upscale": "no"}, ("'upscale' is 'no': allowed are 'allow' or 'reject'",)),
+        ({"on_truncated": True}, ("'on_truncated' is True: allowed are 'reject' or 'keep'",)),
         ({"raw": "/photos/in", "dataset": "/photos"}, ("'dataset'", "may lie inside the other")),
         ({"raw": "/photos", "dataset": "/x/../photos/out"}, ("'dataset'", "may lie inside the other")),
         ({"raw": "/photos", "dataset": "/photos/out"}, ("'dataset'", "may lie inside the other")),
@@ -72,6 +94,13 @@ def test_dataset_has_a_default_beside_raw() -> None:
         ({"seed": 1}, {"plan"}),
         ({"limit": 7}, {"plan"}),
         ({"dask": {"scheduler": "tcp://h:1"}}, {"shrink"}),
+        ({"time_limit": 60}, {"shrink"}),
+        ({"memory_limit": "2GiB"}, {"shrink"}),
+        ({"max_rejects": 10}, {"shrink", "seal"}),
+        ({"upscale": "reject"}, {"plan"}),
+        ({"on_truncated": "keep"}, {"plan"}),
+        ({"max_pixels": 1000}, {"plan"}),
+        ({"max_aspect": 20}, {"plan"}),
     ],
 )
 def test_change_reaches_only_its_rooms(change: dict[str, object], rooms: set[str]) -> None:
@@ -79,9 +108,40 @@ def test_change_reaches_only_its_rooms(change: dict[str, object], rooms: set[str
     base = {"raw": "/photos", "dataset": "/out"}
     before, after = check_settings(base), check_settings(base | change)
 
-    changed = {room for room in ("scan", "plan", "shrink") if before.of_room(room) != after.of_room(room)}
+    rooms_there_are = ("scan", "plan", "shrink", "seal")
+    changed = {room for room in rooms_there_are if before.of_room(room) != after.of_room(room)}  # type: ignore[arg-type]
 
     assert changed == rooms
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [(0, 0), (7, 7), ("3", 3), (0.25, 0.25), ("0.125", 0.125), (0.0, 0.0), (None, None), ("null", None)],
+)
+def test_number_and_share_of_rejects_stay_apart(given: object, found: float | None) -> None:
+    """A whole number stays a count and a float a share, also as a text from the command line."""
+    text = check_settings({"raw": "/p", "max_rejects": given}).of_room("shrink")
+
+    value = json.loads(text)["max_rejects"]
+    assert (value, type(value)) == (found, type(found))
+
+
+@pytest.mark.parametrize(
+    ("given", "num_bytes"), [("2GiB", 2**31), ("4 GB", 4 * 10**9), (2**30, 2**30), ("1.5GiB", 3 * 2**29)]
+)
+def test_sizes_are_taken_with_units(given: object, num_bytes: int) -> None:
+    """`--config memory_limit=2GiB` arrives as a text, and reaches shrink in bytes."""
+    text = check_settings({"raw": "/p", "memory_limit": given}).of_room("shrink")
+
+    assert json.loads(text)["memory_limit"] == num_bytes
+
+
+def test_defaults_are_those_of_the_verbs() -> None:
+    """`ingest shrink` without settings keeps the limits of a configuration that says nothing."""
+    settings = Settings()
+
+    assert Limits(time_limit=settings.time_limit, memory_limit=settings.memory_limit) == DEFAULT_LIMITS
+    assert settings.max_rejects == DEFAULT_MAX_REJECTS
 
 
 def test_datasets_have_work_folders_of_their_own() -> None:

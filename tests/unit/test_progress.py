@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from ingest.build.progress import Progress
+from ingest.build.tally import Tally
 from ingest.shard import ShardSummary
 from ingest.units import count, format_bytes, format_duration
 
@@ -23,13 +24,15 @@ def test_one_line_a_shard_without_a_terminal(caplog: pytest.LogCaptureFixture) -
     caplog.set_level(logging.INFO)
 
     with Progress(10, 2) as progress:
-        progress.tick("0", 3, 1)
-        progress.finish("0", _summary("train/000000-ab", 4, 1))
-        progress.finish("1", _summary("train/000001-cd", 5, 0))
+        progress.tick("0", Tally(3, 0, {"empty": 1}))
+        progress.finish("0", _summary("train/000000-ab", 4, 1), Tally(5, 2, {"empty": 1}))
+        progress.finish("1", _summary("train/000001-cd", 5, 0), Tally(5))
 
     first, second = (record.getMessage() for record in caplog.records)
-    assert first.startswith("train/000000-ab: 4 samples, 1 reject; 5 of 10 images, 1 of 2 shards, ")
-    assert "images/s, 1 reject, " in first
+    assert first.startswith(
+        "train/000000-ab: 4 samples (2 enlarged), 1 reject: 1 empty; 5 of 10 images, 1 of 2 shards, "
+    )
+    assert "images/s, 1 reject: 1 empty, " in first
     assert second.startswith("train/000001-cd: 5 samples, 0 rejects; 10 of 10 images, 2 of 2 shards, ")
     assert second.endswith(", 0 s left")
 
@@ -37,10 +40,14 @@ def test_one_line_a_shard_without_a_terminal(caplog: pytest.LogCaptureFixture) -
 def test_late_tick_takes_nothing_back() -> None:
     """A tick that arrives after its shard is done does not lower the counts."""
     with Progress(10, 2) as progress:
-        progress.finish("0", _summary("s", 4, 1))
-        progress.tick("0", 2, 0)
+        progress.tick("0", Tally(3, 0, {"empty": 1}))
+        progress.tick("0", Tally(2))
+        assert progress.tally == Tally(3, 0, {"empty": 1})
 
-        assert (progress.num_done, progress.num_rejects) == (5, 1)
+        progress.finish("0", _summary("s", 4, 1), Tally(5, 0, {"empty": 1}))
+        progress.tick("0", Tally(2))
+
+        assert progress.tally == Tally(5, 0, {"empty": 1})
 
 
 @pytest.mark.parametrize(

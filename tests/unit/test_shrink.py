@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import io
+import json
+import sys
 import tarfile
 from pathlib import Path
 
@@ -11,13 +12,18 @@ import numpy as np
 import pytest
 
 from ingest import store
-from ingest.build import shrink as shrink_module
+from ingest.build import isolate
 from ingest.build.image import encode_jpeg, engine_versions
+from ingest.build.limits import Limits
 from ingest.build.plan import PlanHead, PlannedFile, PlannedShard, ShardHead
 from ingest.build.shrink import Histogram, ShardTask, build_shard, pending_shards
+from ingest.build.tally import Tally
 from ingest.errors import DeviceError, StoreError
 from ingest.recipe import Recipe
 from ingest.shard import make_key, members_of, read_receipt
+
+NAME = "train/000000-ab"
+PLANTED = Path(__file__).parents[1] / "planted"
 
 
 def _photo(number: int) -> bytes:
@@ -34,7 +40,8 @@ def _task(folder: Path, files: dict[str, tuple[bytes | None, int | None]], **cha
         if data is not None:
             path.write_bytes(data)
         label = None if class_id is None else f"c{class_id}"
-        planned.append(PlannedFile(make_key(name.encode()), name.encode(), 7, "v", label, class_id))
+        size = 7 if data is None else len(data)
+        planned.append(PlannedFile(make_key(name.encode()), name.encode(), size, "v", label, class_id))
     values = {
         "raw": str(folder / "raw"),
         "dataset": str(folder / "out"),
@@ -42,23 +49,42 @@ def _task(folder: Path, files: dict[str, tuple[bytes | None, int | None]], **cha
         "labelled": True,
         "engines": engine_versions(),
     }
-    shard = PlannedShard("train/000000-ab", "train", tuple(planned))
+    shard = PlannedShard(NAME, "train", tuple(planned))
     return ShardTask(**{**values, "shard": shard, **changes})  # type: ignore[arg-type]
 
 
 def _head(task: ShardTask) -> PlanHead:
-    shards = (ShardHead("train/000000-ab", "train", 1, 0),)
+    shards = (ShardHead(NAME, "train", 1, 0),)
     return PlanHead(raw=task.raw, dataset=task.dataset, recipe=task.recipe, classes=("c0",), shards=shards)
 
 
-def _ignore(_: tuple[int, ...]) -> None:
+def _ignore(_: Tally) -> None:
     pass
+
+
+def _pending(task: ShardTask, **limits: float) -> list[str]:
+    present = store.list_files(task.dataset)
+    return pending_shards(_head(task), present, {}, Limits(**limits))  # type: ignore[arg-type]
+
+
+def _codes(task: ShardTask) -> dict[str, str]:
+    rows = read_receipt(task.dataset, NAME)[1].to_pylist()
+    return {row["path"].decode(): row["code"] for row in rows}
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch):
+    """Have processes that decode meet the faults of `tests/planted`."""
+    isolate.end_idle()
+    monkeypatch.setattr(sys, "path", [str(PLANTED), *sys.path])
+    yield
+    isolate.end_idle()
 
 
 def test_shard_holds_its_files_in_order(tmp_path: Path) -> None:
     """Samples stand in the order of the plan, each with its class; the receipt says where each came from."""
     task = _task(tmp_path, {f"{n}.jpg": (_photo(n), n % 3) for n in range(9)})
-    ticks: list[tuple[int, ...]] = []
+    ticks: list[Tally] = []
 
     summary = build_shard(task, ticks.append)
 
@@ -73,8 +99,8 @@ def test_shard_holds_its_files_in_order(tmp_path: Path) -> None:
         len(data),
         9 * 224 * 224,
     )
-    assert ticks == [(1, 0)] * 9
-    _, receipt = read_receipt(task.dataset, "train/000000-ab")
+    assert ticks == [Tally(files=1)] * 9
+    _, receipt = read_receipt(task.dataset, NAME)
     for number, (key, (image, label)) in enumerate(members_of(receipt)):
         assert key == keys[number]
         assert data[image.offset : image.offset + 2] == b"\xff\xd8"
@@ -134,19 +160,105 @@ def test_shard_of_rejects_leaves_a_receipt_alone(tmp_path: Path) -> None:
     assert pending_shards(head, present, {}) == []
 
 
-def test_failing_store_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("planted")
+@pytest.mark.parametrize(
+    ("name", "reason"), [("ETIMEDOUT.jpg", "Connection timed out"), ("ESTALE.jpg", "Stale file handle")]
+)
+def test_failing_store_leaves_nothing(tmp_path: Path, name: str, reason: str) -> None:
     """A read that may pass the next time is no reject: the shard stays unbuilt and the error says why."""
-    task = _task(tmp_path, {"1.jpg": (_photo(1), 0), "2.jpg": (_photo(2), 0)})
+    task = _task(tmp_path, {"1.jpg": (_photo(1), 0), name: (_photo(2), 0)})
 
-    def fail(url: str) -> bytes:
-        raise StoreError(f"{url}: cannot read: {errno.errorcode[errno.EIO]}")
-
-    monkeypatch.setattr(shrink_module.store, "read_bytes", fail)
-
-    with pytest.raises(StoreError, match=r"1\.jpg: cannot read: EIO"):
+    with pytest.raises(StoreError, match=rf"{name}: cannot read: {reason}"):
         build_shard(task, _ignore)
 
     assert store.list_files(task.dataset) == {}
+
+
+@pytest.mark.usefixtures("planted")
+def test_bad_sector_costs_one_file(tmp_path: Path) -> None:
+    """A local file that gives EIO twice is unreadable, one that gives it once is read, as are the others."""
+    files = {name: (_photo(1), 0) for name in ("1.jpg", "EIO.jpg", "HICCUP.jpg", "2.jpg")}
+    task = _task(tmp_path, files)  # type: ignore[arg-type]
+
+    summary = build_shard(task, _ignore)
+
+    assert (summary.samples, summary.rejects) == (3, 1)
+    assert _codes(task)["EIO.jpg"] == "unreadable"
+    assert json.loads((tmp_path / f"out/{NAME}.retry").read_bytes()) == {
+        "memory_limit": 4 * 2**30, "time_limit": 120.0,
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("planted")
+def test_crash_costs_one_file(tmp_path: Path) -> None:
+    """What kills, hangs or fills the process that decodes is rejected; the rest is as it is without."""
+    bad = {"SEGFAULT": "crashed", "HANG": "timed_out", "GREEDY": "out_of_memory", "ODD": "crashed"}
+    good = {f"{number}.jpg": (_photo(number), 0) for number in range(6)}
+    limits = Limits(time_limit=2, memory_limit=2**28)
+    mixed = {name: (name.encode(), 1) for name in bad}
+    names = sorted({**good, **mixed}, key=lambda name: make_key(name.encode()))  # mixed up
+    files = {name: {**good, **mixed}[name] for name in names}
+    task = _task(tmp_path, files, limits=limits)  # type: ignore[arg-type]
+    only_good = {name: file for name, file in files.items() if name in good}
+    clean = _task(tmp_path, only_good, dataset=str(tmp_path / "clean"))  # type: ignore[arg-type]
+    total = Tally()
+
+    def tick(tally: Tally) -> None:
+        nonlocal total
+        total += tally
+
+    summary = build_shard(task, tick)
+
+    assert {name: code for name, code in _codes(task).items() if code} == bad
+    assert summary.sha256 == build_shard(clean, _ignore).sha256
+    assert (total.files, total.samples, dict(total.rejects)) == (
+        10, 6, {"crashed": 2, "timed_out": 1, "out_of_memory": 1},
+    )  # fmt: skip
+    assert total.examples["timed_out"] == (
+        f"{task.raw}/HANG: Decoding takes longer than 2 s: raise 'time_limit' to have it tried again."
+    )
+    rows = {row["path"].decode(): row for row in read_receipt(task.dataset, NAME)[1].to_pylist()}
+    assert (rows["SEGFAULT"]["source_bytes"], len(rows["SEGFAULT"]["source_sha256"])) == (8, 64)
+
+
+def test_task_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
+    """An error of the tick, by which a build is stopped, ends the shard in the middle."""
+    task = _task(tmp_path, {f"{n}.jpg": (_photo(n), 0) for n in range(4)})
+    seen: list[Tally] = []
+
+    def tick(tally: Tally) -> None:
+        seen.append(tally)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_shard(task, tick)
+
+    assert store.list_files(task.dataset) == {}
+
+
+def test_file_too_large_to_decode_is_not_read(tmp_path: Path) -> None:
+    """A file of more than half the memory limit is too large, unread, until the limit is raised."""
+    task = _task(tmp_path, {"1.jpg": (_photo(1), 0)}, limits=Limits(memory_limit=2 * len(_photo(1)) - 2))
+
+    build_shard(task, _ignore)
+
+    row = read_receipt(task.dataset, NAME)[1].to_pylist()[0]
+    assert (row["code"], row["source_bytes"], row["source_sha256"]) == ("too_large", len(_photo(1)), None)
+    assert "larger than half of 'memory_limit' (0 MiB): raise it" in row["reason"]
+    assert _pending(task, memory_limit=task.limits.memory_limit) == []
+    assert _pending(task, memory_limit=2**28) == [NAME]
+
+
+def test_enlarged_samples_are_counted(tmp_path: Path) -> None:
+    """A picture smaller than the output counts as enlarged, another does not."""
+    small = encode_jpeg(np.zeros((100, 300, 3), np.uint8), 90)
+    task = _task(tmp_path, {"small.jpg": (small, 0), "large.jpg": (_photo(1), 0)})
+    ticks: list[Tally] = []
+
+    build_shard(task, ticks.append)
+
+    assert [tick.enlarged for tick in ticks] == [1, 0]
 
 
 def test_shard_is_pending_until_both_files_are_there(tmp_path: Path) -> None:
@@ -157,9 +269,9 @@ def test_shard_is_pending_until_both_files_are_there(tmp_path: Path) -> None:
     present = store.list_files(task.dataset)
 
     assert pending_shards(head, present, {}) == []
-    assert pending_shards(head, {}, {}) == ["train/000000-ab"]
+    assert pending_shards(head, {}, {}) == [NAME]
     for name in present:
-        assert pending_shards(head, {name: 1}, {}) == ["train/000000-ab"]
+        assert pending_shards(head, {name: 1}, {}) == [NAME]
 
 
 def test_same_task_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -194,8 +306,8 @@ def test_sealed_shard_of_another_size_is_pending(tmp_path: Path) -> None:
     size = build_shard(task, _ignore).bytes
     present = store.list_files(task.dataset)
 
-    assert pending_shards(_head(task), present, {"train/000000-ab": size}) == []
-    assert pending_shards(_head(task), present, {"train/000000-ab": size + 512}) == ["train/000000-ab"]
+    assert pending_shards(_head(task), present, {NAME: size}) == []
+    assert pending_shards(_head(task), present, {NAME: size + 512}) == [NAME]
 
 
 def test_unreadable_file_is_tried_again_once_it_can_be_read(tmp_path: Path) -> None:
@@ -204,14 +316,48 @@ def test_unreadable_file_is_tried_again_once_it_can_be_read(tmp_path: Path) -> N
     away = tmp_path / "raw/2.jpg"
     away.rename(tmp_path / "2.jpg")
     assert build_shard(task, _ignore).rejects == 1
-    assert pending_shards(_head(task), store.list_files(task.dataset), {}) == []
+    assert _pending(task) == []
 
     (tmp_path / "2.jpg").rename(away)
 
-    assert pending_shards(_head(task), store.list_files(task.dataset), {}) == ["train/000000-ab"]
+    assert _pending(task) == [NAME]
     assert build_shard(task, _ignore).rejects == 0
+    assert _pending(task) == []
+    assert f"{NAME}.retry" not in store.list_files(task.dataset)
+
+
+def test_empty_mark_of_an_earlier_version_still_counts(tmp_path: Path) -> None:
+    """Marks that hold nothing stand for files that could not be read, as they did."""
+    task = _task(tmp_path, {"1.jpg": (_photo(1), 0), "2.jpg": (None, 0)})
+    build_shard(task, _ignore)
+    (tmp_path / f"out/{NAME}.retry").write_bytes(b"")
+    assert _pending(task) == []
+
+    (tmp_path / "raw/2.jpg").write_bytes(_photo(2))
+
+    assert _pending(task) == [NAME]
+
+
+@pytest.mark.usefixtures("planted")
+@pytest.mark.parametrize(
+    ("fault", "higher", "other"),
+    [
+        ("HANG", {"time_limit": 2}, {"memory_limit": 2**30}),
+        ("GREEDY", {"memory_limit": 2**30}, {"time_limit": 99}),
+    ],
+)
+def test_limited_file_is_tried_again_under_higher_limits(
+    tmp_path: Path, fault: str, higher: dict[str, float], other: dict[str, float]
+) -> None:
+    """A shard is pending again when the limit that cost it a file has been raised, not when another has."""
+    now = {"time_limit": 1, "memory_limit": 2**28}
+    task = _task(tmp_path, {"1.jpg": (_photo(1), 0), "x": (fault.encode(), 0)}, limits=Limits(**now))
+    build_shard(task, _ignore)
+
+    assert _pending(task, **now) == []
+    assert _pending(task, **{**now, **other}) == []
+    assert _pending(task, **{**now, **higher}) == [NAME]
     assert pending_shards(_head(task), store.list_files(task.dataset), {}) == []
-    assert "train/000000-ab.retry" not in store.list_files(task.dataset)
 
 
 @pytest.mark.parametrize("state", ["gone", "empty"])
