@@ -1,0 +1,422 @@
+"""Pictures that Pillow here does not decode, and colour profiles, through imagecodecs.
+
+This is the only module that imports imagecodecs: libwebp, libtiff, OpenJPEG, libpng, libjpeg-turbo and
+Little CMS. Each decoder is handed bytes of which `streams` or `tiff_page` knows that no pixel is missing, for
+most of them say nothing when one is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any, Literal
+
+import imagecodecs
+import numpy as np
+
+from ingest.build import containers, jpeg2000, streams, tiff, tiff_page
+from ingest.build.geometry import check_size
+from ingest.build.jpeg import read_jpeg_header
+from ingest.build.pixels import to_eight_bits, ycc_to_rgb
+from ingest.build.tiff_pixels import to_pixels
+from ingest.errors import CorruptImageError, DataError
+from ingest.recipe import DEFAULT_MAX_PIXELS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from ingest.build.jpeg import JpegHeader
+    from ingest.build.pixels import Samples
+    from ingest.build.tiff_page import TiffPage
+
+Mode = Literal["L", "LA", "RGB", "RGBA", "CMYK"]
+
+_GRAY, _COLOUR, _CMYK = 1, 3, 4  # channels
+_MODES: dict[int, Mode] = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+_NAMES = {"L": "gray", "LA": "gray+alpha", "RGB": "RGB", "RGBA": "RGB+alpha", "CMYK": "CMYK"}
+_LOSSLESS = 3  # SOF3
+_APP0, _APP14 = 0xE0, 0xEE
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Raster:
+    """A decoded picture, as it is stored.
+
+    Attributes:
+        pixels: uint8 (H, W, C), 0 to 255, C-contiguous; colours are not multiplied with alpha.
+        mode: "L" (C = 1), "LA", "RGB", "RGBA", or "CMYK" (C = 4, 0 is no ink).
+        source_mode: channels of the file: "RGB", "gray", "CMYK" or "palette", then "+alpha" if there is it.
+        source_bits: bits a channel of the file, 1 to 16.
+        orientation: EXIF orientation that is still to be applied, 1 to 8.
+        icc: colour profile of the file, None without one.
+        frames: pictures of the file.
+        notes: sentences on what was wrong with the file and did not cost a pixel.
+    """
+
+    pixels: NDArray[np.uint8]
+    mode: Mode
+    source_mode: str
+    source_bits: int
+    orientation: int = 1
+    icc: bytes | None = None
+    frames: int = 1
+    notes: tuple[str, ...] = ()
+
+
+def _call(kind: str, decoder: Callable[..., Any], data: bytes | bytearray, **options: object) -> Samples:
+    """Decode, and say in our words that it failed; each codec's own error is a RuntimeError.
+
+    Returns:
+        An array of at least three dimensions, (H, W, C).
+    """
+    try:
+        array = np.asarray(decoder(data, **options))
+    except NotImplementedError as error:
+        raise CorruptImageError("unsupported", f"The {kind} is of a kind not decoded: {error}.") from error
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise CorruptImageError("corrupt", f"The {kind} does not decode: {error}.") from error
+    return array if array.ndim > 2 else array[..., np.newaxis]  # noqa: PLR2004 - gray has no axis of channels
+
+
+def _with_notes(profile: containers.Profile, *notes: str) -> tuple[bytes | None, tuple[str, ...]]:
+    broken = ["The colour profile cannot be taken out of the file."] * profile.broken
+    return profile.data, (*notes, *broken)
+
+
+# ---- WebP
+
+
+def read_webp(data: bytes, max_pixels: int) -> Raster:
+    """Decode a WebP: of an animation the first frame, on a canvas that is transparent around it.
+
+    Args:
+        data: a whole file.
+        max_pixels: the most that the picture may have.
+
+    Raises:
+        CorruptImageError: ``too_large``, ``truncated`` or ``corrupt``.
+    """
+    still = streams.still_webp(data)
+    for size in (still.canvas, (still.width, still.height)):
+        check_size(*size, max_pixels)
+    pixels = _call("WebP", imagecodecs.webp_decode, still.data)
+    if still.canvas != (still.width, still.height):
+        pixels = _on_canvas(pixels, still)
+    mode = _MODES[pixels.shape[2]]
+    icc, notes = _with_notes(containers.webp_profile(data), *_early_end(data))
+    return Raster(
+        np.ascontiguousarray(pixels, np.uint8),
+        mode,
+        _NAMES[mode],
+        8,
+        containers.webp_orientation(data),
+        icc,
+        containers.webp_frames(data),
+        notes,
+    )
+
+
+def _on_canvas(pixels: Samples, still: streams.StillWebp) -> NDArray[np.uint8]:
+    """Lay a frame on its canvas; browsers too show nothing around it, whatever background the file states."""
+    canvas = np.zeros((still.canvas[1], still.canvas[0], 4), np.uint8)
+    part = canvas[still.top : still.top + still.height, still.left : still.left + still.width]
+    part[..., 3] = 255
+    part[..., : pixels.shape[2]] = pixels
+    return canvas
+
+
+def _early_end(data: bytes) -> tuple[str, ...]:
+    """Return a note if a WebP is shorter than it says."""
+    return (streams.ENDS_EARLY,) * (8 + int.from_bytes(data[4:8], "little") > len(data))
+
+
+# ---- PNG
+
+
+def read_deep_png(data: bytes, max_pixels: int = DEFAULT_MAX_PIXELS) -> Raster:
+    """Decode a PNG, as of 16 bits a channel, which Pillow reads as 8 bits or clips.
+
+    Args:
+        data: a whole file.
+        max_pixels: the most that the picture may have.
+
+    Raises:
+        CorruptImageError: ``too_large``, ``truncated`` or ``corrupt``.
+    """
+    stream = streams.png_stream(data)
+    check_size(stream.width, stream.height, max_pixels)
+    try:
+        samples = _call("PNG", imagecodecs.png_decode, stream.data)
+    except CorruptImageError as error:
+        if stream.is_cut:
+            raise CorruptImageError("truncated", "The PNG ends within its pixels.") from error
+        raise
+    mode = _MODES[samples.shape[2]]
+    hdr = containers.png_hdr(data)
+    icc, notes = _with_notes(
+        containers.png_profile(data),
+        *([streams.ENDS_EARLY] * stream.is_cut),
+        *(
+            []
+            if hdr is None
+            else [f"The numbers are of high dynamic range ({hdr}), and are kept as they are."]
+        ),
+    )
+    return Raster(
+        to_eight_bits(samples, samples.itemsize * 8),
+        mode,
+        _NAMES[mode],
+        stream.bits,
+        containers.png_orientation(data),
+        icc,
+        containers.png_frames(data),
+        notes,
+    )
+
+
+# ---- JPEG of more than 8 bits, and lossless
+
+
+def read_deep_jpeg(data: bytes, header: JpegHeader) -> Raster:
+    """Decode a JPEG of 12 bits a sample (SOF0 to SOF2), or a lossless one (SOF3) of 2 to 16.
+
+    Args:
+        data: a whole file.
+        header: as `read_jpeg_header` returns it.
+
+    Raises:
+        CorruptImageError: ``truncated``, ``corrupt``, or ``unsupported`` for other kinds.
+    """
+    sof, bits, num_channels = header.kind
+    if sof > _LOSSLESS or num_channels not in {_GRAY, _COLOUR, _CMYK}:
+        sentence = f"JPEGs of SOF{sof}, {bits} bits and {num_channels} components are not decoded."
+        raise CorruptImageError("unsupported", sentence)
+    is_ycc = sof == _LOSSLESS and num_channels == _COLOUR and _is_marked_ycc(data, header)
+    options = {"colorspace": "YCBCR", "outcolorspace": "YCBCR"} if is_ycc else {}
+    samples, notes = _decode_jpeg(data, header, **options)
+    pixels = to_eight_bits(samples, bits)
+    if is_ycc:
+        pixels = ycc_to_rgb(pixels)
+    mode: Mode = "CMYK" if num_channels == _CMYK else _MODES[num_channels]
+    if mode == "CMYK" and _adobe_transform(data, header) is not None:
+        pixels = 255 - pixels  # Adobe writes how much of an ink is missing
+    icc, notes = _with_notes(containers.jpeg_icc(data, header.segments), *notes)
+    return Raster(pixels, mode, _NAMES[mode], bits, header.orientation, icc, 1, notes)
+
+
+def _decode_jpeg(data: bytes, header: JpegHeader, **options: object) -> tuple[Samples, tuple[str, ...]]:
+    """Decode every sample, and refuse a JPEG some of whose pixels are libjpeg's, not the file's."""
+    scans = streams.find_scans(data, header.segments[-1][2])
+    samples = _call("JPEG", imagecodecs.jpeg8_decode, scans.data, **options)
+    if not np.array_equal(samples, _call("JPEG", imagecodecs.jpeg8_decode, scans.with_junk(), **options)):
+        raise CorruptImageError("truncated", "The JPEG lacks part of its pixels.")
+    return samples, (() if scans.is_ended else (streams.ENDS_EARLY,))
+
+
+def _is_marked_ycc(data: bytes, header: JpegHeader) -> bool:
+    """Return whether a lossless JPEG says that it is YCbCr; libjpeg-turbo converts none.
+
+    Without Adobe's or JFIF's marker it is RGB: to convert would have been a loss.
+    """
+    transform = _adobe_transform(data, header)
+    is_jfif = any(
+        marker == _APP0 and data.startswith(b"JFIF\0", begin) for marker, begin, _ in header.segments
+    )
+    return is_jfif if transform is None else transform == 1
+
+
+def _adobe_transform(data: bytes, header: JpegHeader) -> int | None:
+    """Return the transform that Adobe's marker states: 0 none, 1 YCbCr, 2 YCCK; None without the marker."""
+    for marker, begin, end in header.segments:
+        if marker == _APP14 and data.startswith(b"Adobe", begin) and end - begin > 11:  # noqa: PLR2004 - its place
+            return data[begin + 11]
+    return None
+
+
+# ---- TIFF
+
+
+def read_tiff(data: bytes, max_pixels: int) -> Raster:
+    """Decode the first page of a TIFF; its orientation is not applied.
+
+    Args:
+        data: a whole file, no camera raw.
+        max_pixels: the most that the picture may have.
+
+    Raises:
+        CorruptImageError: ``too_large``, ``truncated``, ``corrupt``, or ``unsupported`` naming what is.
+    """
+    page = tiff_page.read_page(data, max_pixels)
+    layout = page.layout
+    samples, notes = _decode_tiff(data, page)
+    pixels = to_pixels(samples, page)
+    icc = page.bytes_of(tiff.ICC_PROFILE)
+    mode: Mode = "CMYK" if layout.num_colours == _CMYK else _MODES[pixels.shape[2]]
+    name = _NAMES[mode]
+    if layout.photometric == tiff_page.PALETTE:
+        name = name.replace("RGB", "palette")
+    return Raster(
+        pixels,
+        mode,
+        name,
+        layout.bits,
+        tiff.orientation_of(page.tags),
+        icc,
+        page.num_pages,
+        (*layout.notes, *notes),
+    )
+
+
+def _decode_tiff(data: bytes, page: TiffPage) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Decode the samples of a page, (H, W, C); YCbCr as RGB."""
+    layout = page.layout
+    shape = page.height, page.width, layout.num_samples
+    if page.compression == tiff_page.JPEG:
+        return _decode_jpeg_segments(data, page)
+    if page.compression == tiff_page.OLD_JPEG or layout.photometric == tiff_page.YCBCR:
+        _check_unpacked(data, page)
+        upright = tiff_page.with_tags(data, {tiff.ORIENTATION: 1})  # else libtiff turns them, by half
+        return _call("TIFF", imagecodecs.tiff_decode, upright, asrgb=True)[..., : layout.num_samples], ()
+    if layout.photometric == tiff_page.SEPARATED:  # else imagecodecs makes RGB of it, without the profile
+        data = bytes(tiff_page.with_tags(data, {tiff.PHOTOMETRIC: tiff_page.BLACK_IS_ZERO}))
+    samples = _call("TIFF", imagecodecs.tiff_decode, data)
+    if layout.is_planar:
+        samples = np.moveaxis(samples, 0, -1)
+    if samples.shape != shape:
+        raise CorruptImageError("corrupt", f"The TIFF decodes to {samples.shape} instead of {shape}.")
+    return samples, ()
+
+
+def _check_unpacked(data: bytes, page: TiffPage) -> None:
+    """Refuse strips or tiles that are too short: asked for RGB, libtiff shows them as far as they go."""
+    if page.compression in {tiff_page.NO_COMPRESSION, tiff_page.OLD_JPEG}:
+        return
+    unpack = _UNPACKERS.get(page.compression)
+    if unpack is None:
+        sentence = f"YCbCr in TIFFs of compression {page.compression} is not decoded."
+        raise CorruptImageError("unsupported", sentence)
+    for (begin, end), size in zip(page.segments.ranges, page.segments.num_bytes, strict=True):
+        try:
+            num_bytes = len(unpack(data[begin:end], out=size))
+        except (RuntimeError, ValueError) as error:
+            raise CorruptImageError("corrupt", f"The TIFF does not decode: {error}.") from error
+        if num_bytes < size:
+            raise CorruptImageError("truncated", "A strip or tile of the TIFF is too short.")
+
+
+_UNPACKERS: dict[int, Callable[..., bytes | bytearray]] = {
+    tiff_page.LZW: imagecodecs.lzw_decode,
+    tiff_page.DEFLATE: imagecodecs.zlib_decode,
+    tiff_page.OLD_DEFLATE: imagecodecs.zlib_decode,
+    tiff_page.PACKBITS: imagecodecs.packbits_decode,
+}
+
+
+def _decode_jpeg_segments(data: bytes, page: TiffPage) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Decode the strips or tiles of a JPEG-compressed page one by one: libtiff overlooks damage in them."""
+    layout, segments = page.layout, page.segments
+    num_channels = 1 if layout.is_planar else layout.num_samples
+    dtype = np.uint8 if layout.bits <= 8 else np.uint16  # noqa: PLR2004 - bits of a byte
+    canvas = np.zeros((page.height, page.width, layout.num_samples), dtype)
+    notes: set[str] = set()
+    for n, (begin, end) in enumerate(segments.ranges):
+        block, block_notes = _decode_jpeg_segment(data[begin:end], page, num_channels)
+        notes.update(block_notes)
+        plane, place = divmod(n, segments.num_across * segments.num_down)
+        row, column = divmod(place, segments.num_across)
+        part = canvas[row * segments.height :, column * segments.width :, plane : plane + num_channels][
+            : segments.height, : segments.width
+        ]
+        if block.shape[0] < part.shape[0] or block.shape[1] < part.shape[1]:
+            raise CorruptImageError("corrupt", "A strip or tile of the TIFF is smaller than it should be.")
+        part[...] = block[: part.shape[0], : part.shape[1]]
+    return canvas, tuple(notes)
+
+
+def _decode_jpeg_segment(jpeg: bytes, page: TiffPage, num_channels: int) -> tuple[Samples, tuple[str, ...]]:
+    header = read_jpeg_header(jpeg)
+    is_too_large = header.width > page.segments.width or header.height > page.segments.height + 15
+    if is_too_large or header.kind[1:] != (page.layout.bits, num_channels):
+        raise CorruptImageError("corrupt", "A strip or tile of the TIFF is not what the page says.")
+    space = {1: "GRAYSCALE", 3: "RGB", 4: "CMYK"}.get(num_channels)
+    is_ycc = page.layout.photometric == tiff_page.YCBCR
+    tables = page.bytes_of(tiff_page.JPEG_TABLES)
+    options = {"colorspace": "YCBCR" if is_ycc else space, "outcolorspace": space, "tables": tables}
+    return _decode_jpeg(jpeg, header, **options)
+
+
+# ---- JPEG 2000
+
+
+def read_jpeg2000(data: bytes, max_pixels: int) -> Raster:
+    """Decode a JP2 file or a bare codestream.
+
+    Args:
+        data: a whole file.
+        max_pixels: the most that the picture may have; four components count as a pixel.
+
+    Raises:
+        CorruptImageError: ``too_large``, ``truncated``, ``corrupt``, or ``unsupported`` naming what is.
+    """
+    box = jpeg2000.read_jp2(data)
+    stream = jpeg2000.check_codestream(data, box.begin, box.end)
+    check_size(stream.width, stream.height * -(-len(stream.components) // 4), max_pixels)
+    bits, is_signed, *_ = stream.components[0]
+    if bits > jpeg2000.MOST_BITS:
+        raise CorruptImageError("unsupported", f"Samples of {bits} bits have no known range.")
+    codestream = data[box.begin : box.end].removesuffix(b"\xff\xd9") + b"\xff\xd9"
+    samples = _call("JPEG 2000", imagecodecs.jpeg2k_decode, codestream)
+    if is_signed:  # its numbers are around zero, I.5.3.1's around the middle
+        samples = samples.view(f"u{samples.itemsize}")
+        samples += samples.dtype.type(1 << (bits - 1))
+    channels = jpeg2000.to_channels(samples, stream, box)
+    mode: Mode = "CMYK" if channels.num_colours == _CMYK else _MODES[channels.pixels.shape[2]]
+    icc, notes = _with_notes(box.profile, *stream.notes)
+    return Raster(channels.pixels, mode, _NAMES[mode], bits, 1, icc, 1, notes)
+
+
+# ---- colour
+
+
+@functools.cache
+def _srgb() -> bytes:
+    return bytes(imagecodecs.cms_profile("srgb"))
+
+
+def convert_to_srgb(
+    pixels_HWC: NDArray[np.uint8], mode: Literal["L", "RGB", "CMYK"], icc: bytes
+) -> NDArray[np.uint8]:
+    """Convert pixels by their colour profile.
+
+    Args:
+        pixels_HWC: uint8 (H, W, C), 0 to 255; C is 1, 3 or 4. CMYK: 0 is no ink.
+        mode: what they are; the profile is for it.
+        icc: the profile.
+
+    Returns:
+        uint8 (H, W, 3), sRGB.
+
+    Raises:
+        DataError: if the profile is not one, or not of a kind that Little CMS converts with.
+    """
+    try:
+        converted: NDArray[np.uint8] = imagecodecs.cms_transform(
+            pixels_HWC,
+            icc,
+            _srgb(),
+            colorspace={"L": "gray", "RGB": "rgb", "CMYK": "cmyk"}[mode],
+            outcolorspace="rgb",
+            intent=imagecodecs.CMS.INTENT.PERCEPTUAL,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise DataError(f"The colour profile cannot be used: {error}.") from error
+    return converted
+
+
+def engine_versions() -> dict[str, str]:
+    """Return the versions of imagecodecs and of the libraries in it that decide about pixels."""
+    versions = imagecodecs.version(dict)
+    names = ("libwebp", "libtiff", "openjpeg", "libpng", "libjpeg_turbo", "lcms2")
+    return {"imagecodecs": imagecodecs.__version__, **{name: versions[name] for name in names}}

@@ -1,0 +1,70 @@
+"""From the samples of a TIFF to pixels. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ingest.build.pixels import look_up, to_eight_bits, unpremultiply
+from ingest.build.tiff_page import PALETTE, WHITE_IS_ZERO
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ingest.build.pixels import Samples
+    from ingest.build.tiff_page import TiffPage
+
+
+def to_pixels(samples_HWC: NDArray[Any], page: TiffPage) -> NDArray[np.uint8]:
+    """Turn samples into colours, then alpha if the page has it.
+
+    Args:
+        samples_HWC: bool, int8, uint8, int16 or uint16 (H, W, C), as the page's layout has them.
+        page: which is neither YCbCr nor any more compressed.
+
+    Returns:
+        uint8 (H, W, C), C-contiguous; colours are not multiplied with alpha; 0 is no ink where it is CMYK.
+    """
+    layout = page.layout
+    samples = _unsigned(samples_HWC)
+    num_kept = layout.num_colours + (layout.alpha != "none")
+    if layout.photometric == PALETTE:
+        pixels = look_up(samples[..., 0], _read_palette(page.color_map))
+        if layout.alpha != "none":
+            alpha = to_eight_bits(samples[..., 1:2], layout.bits)
+            pixels = np.concatenate([pixels, alpha], axis=2)
+    else:
+        pixels = to_eight_bits(samples[..., :num_kept], layout.bits)
+    if layout.photometric == WHITE_IS_ZERO:
+        pixels = _invert_first(pixels)
+    return unpremultiply(pixels) if layout.alpha == "associated" else pixels
+
+
+def _unsigned(samples_HWC: NDArray[Any]) -> Samples:
+    """Return samples as unsigned numbers; a negative one is as black as zero.
+
+    TIFF 6.0 has 0 for black and 2**bits - 1 for white whatever the format of the samples is, and libvips
+    reads them so; Pillow takes -1 for white.
+    """
+    unsigned: Samples = samples_HWC
+    if samples_HWC.dtype.kind == "i":
+        unsigned = np.maximum(samples_HWC, 0).astype(f"u{samples_HWC.itemsize}")
+    elif samples_HWC.dtype == np.bool_:
+        unsigned = samples_HWC.astype(np.uint8)
+    return unsigned
+
+
+def _invert_first(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Turn the gray channel round, which is the first."""
+    inverted = pixels.copy()
+    np.subtract(255, pixels[..., 0], out=inverted[..., 0])
+    return inverted
+
+
+def _read_palette(color_map: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return uint8 (N, 3). A map without any number above 255 holds bytes, as libtiff finds."""
+    columns = np.array(color_map, np.uint16).reshape(3, -1, 1)
+    is_bytes = int(columns.max()) <= np.iinfo(np.uint8).max
+    scaled = columns.astype(np.uint8) if is_bytes else to_eight_bits(columns, 16)
+    return np.ascontiguousarray(scaled[..., 0].T)
