@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import secrets
 import shutil
-import socket
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -114,21 +112,40 @@ def read_bytes(url: str) -> bytes:
         PermissionError: it may not be read.
         StoreError: the read failed in a way that may pass.
     """
+    return _read(url, None)
+
+
+def read_head(url: str, num_bytes: int) -> bytes:
+    """Return the first `num_bytes` of the file at `url`, all of it where it is shorter; no more is asked for.
+
+    Args:
+        url: a file that is not empty: some servers refuse to send a part of nothing.
+        num_bytes: at least 1.
+
+    Raises:
+        OSError: as `read_bytes` does.
+    """
+    return _read(url, num_bytes)
+
+
+def _read(url: str, end: int | None) -> bytes:
     try:
         if is_local(url):
-            return _read_local(local_path(url))
+            return _read_local(local_path(url), end)
         filesystem, path = _open_filesystem(url)
-        return bytes(filesystem.cat_file(path))
+        # Asked for a part, some file systems send the whole, as web servers do that know no ranges.
+        return bytes(filesystem.cat_file(path, start=None if end is None else 0, end=end))[:end]
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError, StoreError):
         raise
     except OSError as error:
         raise StoreError(f"{url}: cannot read: {error.strerror or error}") from error
 
 
-def _read_local(path: Path) -> bytes:
+def _read_local(path: Path, end: int | None) -> bytes:
     if not (path.is_file() or path.is_dir()):  # whoever opens a pipe waits for ever
         raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
-    return path.read_bytes()
+    with path.open("rb", buffering=0 if end is not None else -1) as file:
+        return file.read(-1 if end is None else end)
 
 
 def exists(url: str) -> bool:
@@ -374,44 +391,3 @@ def remove_temporaries(url: str, names: str) -> int:
     for path in leftovers:
         path.unlink(missing_ok=True)
     return len(leftovers)
-
-
-@contextlib.contextmanager
-def hold(lock: Path, *, wait: Iterator[None]) -> Iterator[None]:
-    """Hold the lock file `lock` for the length of the block; the kernel drops it with the process.
-
-    Args:
-        lock: a local file, created if needed; it names its holder.
-        wait: is advanced before each new try; when it ends, the try is given up.
-
-    Raises:
-        StoreError: another process holds the lock, or the file cannot be made.
-    """
-    with _explained(str(lock), "lock"):
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        file = lock.open("a+")
-    with file:
-        _acquire(file, lock, wait)
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
-        yield
-        file.truncate(0)
-
-
-def _acquire(file: IO[str], lock: Path, wait: Iterator[None]) -> None:
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise StoreError(f"{lock}: cannot lock: {error.strerror}") from error
-        else:
-            return
-        if next(wait, _ENDED) is _ENDED:
-            file.seek(0)
-            holder = file.read() or "another process"
-            raise StoreError(f"{lock.parent} is being built by {holder}: wait for it, or stop it")
-
-
-_ENDED = object()

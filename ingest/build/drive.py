@@ -18,6 +18,7 @@ from ingest.build.shrink import ShardTask, build_shard, pending_shards
 from ingest.build.tally import DEFAULT_MAX_REJECTS, Tally, too_many, too_many_sentence
 from ingest.errors import BuildError, CorruptImageError, CorruptShardError, NotSealedError, StoreError
 from ingest.index import read_index
+from ingest.lock import hold
 from ingest.units import count, format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def hold_dataset(dataset: str, work: Path) -> Any:  # noqa: ANN401  a context ma
     """
     store.make_folder(dataset)
     folder = store.local_path(dataset) if store.is_local(dataset) else work
-    return store.hold(folder / ".ingest.lock", wait=_wait_for_lock())
+    return hold(folder / ".ingest.lock", wait=_wait_for_lock())
 
 
 def _wait_for_lock() -> Iterator[None]:

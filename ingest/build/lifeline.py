@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from ingest import store
+from ingest.lock import hold
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def hold_work_folder(folder: Path) -> None:
     Raises:
         StoreError: another workflow is at work there.
     """
-    _HELD.enter_context(store.hold(folder / "workflow.lock", wait=iter(())))
+    _HELD.enter_context(hold(folder / "workflow.lock", wait=iter(())))
 
 
 def _watch(pid: int, identity: str | None) -> None:

@@ -151,34 +151,6 @@ def test_full_disk_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert os.listdir(tmp_path) == []
 
 
-def test_lock_is_held_by_one(tmp_path: Path) -> None:
-    """A second holder is told who holds the lock; after the first is done it gets it."""
-    lock = tmp_path / "d/.ingest.lock"
-
-    with store.hold(lock, wait=iter(())):
-        with pytest.raises(StoreError, match=f"is being built by process {os.getpid()} on "):
-            with store.hold(lock, wait=iter(())):
-                pass
-
-    with store.hold(lock, wait=iter(())):
-        assert lock.exists()
-
-
-def test_lock_is_tried_again_as_long_as_told(tmp_path: Path) -> None:
-    """Each step of `wait` is one more try: a lock that becomes free meanwhile is taken."""
-    lock = tmp_path / ".ingest.lock"
-    first = store.hold(lock, wait=iter(()))
-    first.__enter__()
-
-    def wait():
-        yield
-        first.__exit__(None, None, None)
-        yield
-
-    with store.hold(lock, wait=wait()):
-        assert str(os.getpid()) in lock.read_text()
-
-
 def test_paths_and_urls_are_normalised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Relative paths become absolute, trailing slashes go, URLs stay."""
     monkeypatch.chdir(tmp_path)

@@ -26,7 +26,7 @@ from tests.workflow.conftest import (
 pytestmark = pytest.mark.workflow
 
 _HOLDER = """
-import sys; from pathlib import Path; from ingest.store import hold
+import sys; from pathlib import Path; from ingest.lock import hold
 with hold(Path(sys.argv[1]), wait=iter(())): print("held", flush=True); input()
 """
 
