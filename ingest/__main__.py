@@ -115,13 +115,12 @@ def _add_scan(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
 
 def _run_scan(options: argparse.Namespace) -> None:
     """List the raw files into a manifest."""
-    from ingest.build.scan import scan  # noqa: PLC0415
+    from ingest.build.scan import describe_skipped, scan  # noqa: PLC0415
 
     raw = _settings(options.settings, "scan")["raw"]
     found = scan(raw, options.manifest)
-    skipped = ", ".join(f"{number:,} {reason}" for reason, number in sorted(found.skipped.items())) or "none"
     what = f"{count(found.candidates, 'candidate')} ({format_bytes(found.bytes)}) in {raw}"
-    logger.info("scan: %s; passed over: %s; %s", what, skipped, _news(changed=found.changed))
+    logger.info("scan: %s; %s; %s", what, describe_skipped(found.skipped), _news(changed=found.changed))
 
 
 def _add_plan(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401

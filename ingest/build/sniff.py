@@ -191,6 +191,8 @@ def _tabulate() -> Iterator[tuple[re.Pattern[bytes], Kind]]:
 
 
 _SIGNATURES = tuple(_tabulate())
+_ANY_SIGNATURE = re.compile(b"|".join(b"(?:%b)" % pattern.pattern for pattern, _ in _SIGNATURES), re.DOTALL)
+"""One search for all: most of what is no picture is a text, and has none of them."""
 
 # ISO/IEC 23008-12 annex B and the AV1 Image File Format; mif1 and its like leave the codec open.
 _HEIC_BRANDS = frozenset(b"heic heix heim heis hevc hevx hevm hevs".split())
@@ -269,6 +271,8 @@ def group_of(kind: Kind) -> str:
 
 def _recognise_signature(data: bytes) -> Kind | None:
     head = data[:_SIGNATURE_BYTES]
+    if _ANY_SIGNATURE.match(head) is None:
+        return None
     kind = next((kind for pattern, kind in _SIGNATURES if pattern.match(head)), None)
     raw = _raw_format(data) if kind is not None and kind.format == "TIFF" else None
     return kind if raw is None else Kind(raw, "camera_raw")

@@ -36,6 +36,16 @@ def test_written_bytes_come_back(place: str) -> None:
     assert store.list_folders(place) == ["a"]
 
 
+def test_first_bytes_come_alone(place: str) -> None:
+    """Of a longer file only the first bytes come; a shorter one comes whole; a missing one is not found."""
+    store.write_bytes(store.join(place, "long"), b"0123456789")
+
+    assert store.read_head(store.join(place, "long"), 4) == b"0123"
+    assert store.read_head(store.join(place, "long"), 99) == b"0123456789"
+    with pytest.raises(FileNotFoundError):
+        store.read_head(store.join(place, "none"), 4)
+
+
 def test_missing_file_is_file_not_found(place: str) -> None:
     """Reading what is not there raises the builtin that a caller expects."""
     with pytest.raises(FileNotFoundError):
