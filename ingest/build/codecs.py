@@ -17,7 +17,7 @@ import numpy as np
 from ingest.build import containers, jpeg2000, streams, tiff, tiff_page
 from ingest.build.geometry import check_size
 from ingest.build.jpeg import read_jpeg_header
-from ingest.build.pixels import to_eight_bits, ycc_to_rgb
+from ingest.build.pixels import on_canvas, to_eight_bits, ycc_to_rgb
 from ingest.build.tiff_pixels import to_pixels
 from ingest.errors import CorruptImageError, DataError
 from ingest.recipe import DEFAULT_MAX_PIXELS
@@ -37,7 +37,7 @@ _GRAY, _COLOUR, _CMYK = 1, 3, 4  # channels
 _MODES: dict[int, Mode] = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 _NAMES = {"L": "gray", "LA": "gray+alpha", "RGB": "RGB", "RGBA": "RGB+alpha", "CMYK": "CMYK"}
 _LOSSLESS = 3  # SOF3
-_APP0, _APP14 = 0xE0, 0xEE
+_APP14, _YCC = 0xEE, 1  # Adobe's marker and one of its transforms
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Raster:
         source_mode: channels of the file: "RGB", "gray", "CMYK" or "palette", then "+alpha" if there is it.
         source_bits: bits a channel of the file, 1 to 16.
         orientation: EXIF orientation that is still to be applied, 1 to 8.
-        icc: colour profile of the file, None without one.
+        icc: colour profile of the file, None without one, empty if it is broken.
         frames: pictures of the file.
         notes: sentences on what was wrong with the file and did not cost a pixel.
     """
@@ -81,8 +81,10 @@ def _call(kind: str, decoder: Callable[..., Any], data: bytes | bytearray, **opt
 
 
 def _with_notes(profile: containers.Profile, *notes: str) -> tuple[bytes | None, tuple[str, ...]]:
-    broken = ["The colour profile cannot be taken out of the file."] * profile.broken
-    return profile.data, (*notes, *broken)
+    """Return the bytes of a profile, none of them if it is broken; and notes, with one more in that case."""
+    if profile.broken:
+        return b"", (*notes, "The colour profile cannot be taken out of the file.")
+    return profile.data, notes
 
 
 # ---- WebP
@@ -101,13 +103,13 @@ def read_webp(data: bytes, max_pixels: int) -> Raster:
     still = streams.still_webp(data)
     for size in (still.canvas, (still.width, still.height)):
         check_size(*size, max_pixels)
-    pixels = _call("WebP", imagecodecs.webp_decode, still.data)
+    pixels = np.ascontiguousarray(_call("WebP", imagecodecs.webp_decode, still.data), np.uint8)
     if still.canvas != (still.width, still.height):
-        pixels = _on_canvas(pixels, still)
+        pixels = on_canvas(pixels, still.canvas, still.left, still.top)
     mode = _MODES[pixels.shape[2]]
-    icc, notes = _with_notes(containers.webp_profile(data), *_early_end(data))
+    icc, notes = _with_notes(containers.webp_profile(data), *still.notes)
     return Raster(
-        np.ascontiguousarray(pixels, np.uint8),
+        pixels,
         mode,
         _NAMES[mode],
         8,
@@ -116,20 +118,6 @@ def read_webp(data: bytes, max_pixels: int) -> Raster:
         containers.webp_frames(data),
         notes,
     )
-
-
-def _on_canvas(pixels: Samples, still: streams.StillWebp) -> NDArray[np.uint8]:
-    """Lay a frame on its canvas; browsers too show nothing around it, whatever background the file states."""
-    canvas = np.zeros((still.canvas[1], still.canvas[0], 4), np.uint8)
-    part = canvas[still.top : still.top + still.height, still.left : still.left + still.width]
-    part[..., 3] = 255
-    part[..., : pixels.shape[2]] = pixels
-    return canvas
-
-
-def _early_end(data: bytes) -> tuple[str, ...]:
-    """Return a note if a WebP is shorter than it says."""
-    return (streams.ENDS_EARLY,) * (8 + int.from_bytes(data[4:8], "little") > len(data))
 
 
 # ---- PNG
@@ -193,8 +181,11 @@ def read_deep_jpeg(data: bytes, header: JpegHeader) -> Raster:
     if sof > _LOSSLESS or num_channels not in {_GRAY, _COLOUR, _CMYK}:
         sentence = f"JPEGs of SOF{sof}, {bits} bits and {num_channels} components are not decoded."
         raise CorruptImageError("unsupported", sentence)
-    is_ycc = sof == _LOSSLESS and num_channels == _COLOUR and _is_marked_ycc(data, header)
-    options = {"colorspace": "YCBCR", "outcolorspace": "YCBCR"} if is_ycc else {}
+    options, is_ycc = {}, False
+    if sof == _LOSSLESS and num_channels == _COLOUR:  # which libjpeg-turbo does not convert
+        # To convert would have been a loss: it is RGB even where JFIF's marker says otherwise.
+        is_ycc = _adobe_transform(data, header) == _YCC
+        options = dict.fromkeys(("colorspace", "outcolorspace"), "YCBCR" if is_ycc else "RGB")
     samples, notes = _decode_jpeg(data, header, **options)
     pixels = to_eight_bits(samples, bits)
     if is_ycc:
@@ -213,18 +204,6 @@ def _decode_jpeg(data: bytes, header: JpegHeader, **options: object) -> tuple[Sa
     if not np.array_equal(samples, _call("JPEG", imagecodecs.jpeg8_decode, scans.with_junk(), **options)):
         raise CorruptImageError("truncated", "The JPEG lacks part of its pixels.")
     return samples, (() if scans.is_ended else (streams.ENDS_EARLY,))
-
-
-def _is_marked_ycc(data: bytes, header: JpegHeader) -> bool:
-    """Return whether a lossless JPEG says that it is YCbCr; libjpeg-turbo converts none.
-
-    Without Adobe's or JFIF's marker it is RGB: to convert would have been a loss.
-    """
-    transform = _adobe_transform(data, header)
-    is_jfif = any(
-        marker == _APP0 and data.startswith(b"JFIF\0", begin) for marker, begin, _ in header.segments
-    )
-    return is_jfif if transform is None else transform == 1
 
 
 def _adobe_transform(data: bytes, header: JpegHeader) -> int | None:
@@ -265,7 +244,7 @@ def read_tiff(data: bytes, max_pixels: int) -> Raster:
         tiff.orientation_of(page.tags),
         icc,
         page.num_pages,
-        (*layout.notes, *notes),
+        (*page.notes, *notes),
     )
 
 
@@ -273,15 +252,13 @@ def _decode_tiff(data: bytes, page: TiffPage) -> tuple[NDArray[Any], tuple[str, 
     """Decode the samples of a page, (H, W, C); YCbCr as RGB."""
     layout = page.layout
     shape = page.height, page.width, layout.num_samples
-    if page.compression == tiff_page.JPEG:
+    if page.compression in {tiff_page.JPEG, tiff_page.OLD_JPEG}:
         return _decode_jpeg_segments(data, page)
-    if page.compression == tiff_page.OLD_JPEG or layout.photometric == tiff_page.YCBCR:
+    if layout.photometric == tiff_page.YCBCR:
         _check_unpacked(data, page)
-        upright = tiff_page.with_tags(data, {tiff.ORIENTATION: 1})  # else libtiff turns them, by half
-        return _call("TIFF", imagecodecs.tiff_decode, upright, asrgb=True)[..., : layout.num_samples], ()
-    if layout.photometric == tiff_page.SEPARATED:  # else imagecodecs makes RGB of it, without the profile
-        data = bytes(tiff_page.with_tags(data, {tiff.PHOTOMETRIC: tiff_page.BLACK_IS_ZERO}))
-    samples = _call("TIFF", imagecodecs.tiff_decode, data)
+        rgba = _call("TIFF", imagecodecs.tiff_decode, tiff_page.as_stored(data), asrgb=True)
+        return rgba[..., :_COLOUR], ()
+    samples = _call("TIFF", imagecodecs.tiff_decode, tiff_page.as_numbers(data, layout))
     if layout.is_planar:
         samples = np.moveaxis(samples, 0, -1)
     if samples.shape != shape:
@@ -291,7 +268,7 @@ def _decode_tiff(data: bytes, page: TiffPage) -> tuple[NDArray[Any], tuple[str, 
 
 def _check_unpacked(data: bytes, page: TiffPage) -> None:
     """Refuse strips or tiles that are too short: asked for RGB, libtiff shows them as far as they go."""
-    if page.compression in {tiff_page.NO_COMPRESSION, tiff_page.OLD_JPEG}:
+    if page.compression == tiff_page.NO_COMPRESSION:
         return
     unpack = _UNPACKERS.get(page.compression)
     if unpack is None:
@@ -344,6 +321,8 @@ def _decode_jpeg_segment(jpeg: bytes, page: TiffPage, num_channels: int) -> tupl
     is_ycc = page.layout.photometric == tiff_page.YCBCR
     tables = page.bytes_of(tiff_page.JPEG_TABLES)
     options = {"colorspace": "YCBCR" if is_ycc else space, "outcolorspace": space, "tables": tables}
+    if page.compression == tiff_page.OLD_JPEG:  # the page is often wrong about it; JFIF's marker is not
+        options = {}
     return _decode_jpeg(jpeg, header, **options)
 
 
@@ -366,7 +345,7 @@ def read_jpeg2000(data: bytes, max_pixels: int) -> Raster:
     bits, is_signed, *_ = stream.components[0]
     if bits > jpeg2000.MOST_BITS:
         raise CorruptImageError("unsupported", f"Samples of {bits} bits have no known range.")
-    codestream = data[box.begin : box.end].removesuffix(b"\xff\xd9") + b"\xff\xd9"
+    codestream = data[box.begin : stream.end] + jpeg2000.EOC
     samples = _call("JPEG 2000", imagecodecs.jpeg2k_decode, codestream)
     if is_signed:  # its numbers are around zero, I.5.3.1's around the middle
         samples = samples.view(f"u{samples.itemsize}")

@@ -150,6 +150,7 @@ class Codestream(NamedTuple):
         height: in pixels.
         components: at least one.
         num_tiles: tiles of the picture.
+        end: of the last tile-part, in bytes from the begin of the file.
         notes: what is missing and costs no pixel.
     """
 
@@ -157,6 +158,7 @@ class Codestream(NamedTuple):
     height: int
     components: tuple[Component, ...]
     num_tiles: int
+    end: int = 0
     notes: tuple[str, ...] = ()
 
     @property
@@ -165,7 +167,7 @@ class Codestream(NamedTuple):
         return any((component.across, component.down) != (1, 1) for component in self.components)
 
 
-_SOC, _SOT, _EOC = b"\xff\x4f", b"\xff\x90", b"\xff\xd9"
+_SOC, _SOT, EOC = b"\xff\x4f", b"\xff\x90", b"\xff\xd9"
 _SOT_BYTES = 12
 _MOST_PARTS, _MOST_TILES = 1 << 18, 65_535
 
@@ -198,7 +200,7 @@ def check_codestream(data: bytes, begin: int, end: int) -> Codestream:
     for part in parts:
         totals[part.tile] = max(part.total, totals.get(part.tile, 0))
     last = parts[-1].end if parts else first
-    is_ended = data[last : min(last + 2, end)] == _EOC
+    is_ended = data[last : min(last + 2, end)] == EOC
     # Only the end marker tells that a tile has no more parts where none of them says how many there are.
     num_whole = sum(
         seen[tile] >= max(1, totals.get(tile, 0)) and (is_ended or totals[tile] > 0)
@@ -207,7 +209,7 @@ def check_codestream(data: bytes, begin: int, end: int) -> Codestream:
     if last > end or num_whole < stream.num_tiles:
         sentence = f"Only {num_whole} of {stream.num_tiles} tiles of the JPEG 2000 are whole in the file."
         raise CorruptImageError("truncated", sentence)
-    return stream if is_ended else stream._replace(notes=(ENDS_EARLY,))
+    return stream._replace(end=last, notes=() if is_ended else (ENDS_EARLY,))
 
 
 def _read_siz(stream: bytes) -> Codestream:
@@ -249,7 +251,7 @@ def _tile_parts(data: bytes, position: int, end: int) -> Iterator[_TilePart]:
             return
         tile, size, _, total = struct.unpack_from(">HIBB", data, position + 4)
         if size == 0:  # the last one: it goes up to the end marker
-            yield _TilePart(tile, total, end - 2 if data[end - 2 : end] == _EOC else end + 1)
+            yield _TilePart(tile, total, end - 2 if data[end - 2 : end] == EOC else end + 1)
             return
         position += max(size, _SOT_BYTES)
         yield _TilePart(tile, total, position)

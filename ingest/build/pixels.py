@@ -87,6 +87,28 @@ def unpremultiply(pixels_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return _in_bands(divide, pixels_HWC, pixels_HWC.shape[2])
 
 
+def on_canvas(
+    pixels_HWC: NDArray[np.uint8], canvas: tuple[int, int], left: int, top: int
+) -> NDArray[np.uint8]:
+    """Lay a picture on a larger one that is transparent.
+
+    Args:
+        pixels_HWC: uint8 (H, W, 3 or 4), RGB or RGBA.
+        canvas: width and height of the larger one, in pixels.
+        left: where the picture begins, in pixels.
+        top: where the picture begins, in pixels.
+
+    Returns:
+        uint8 (height, width, 4), RGBA.
+    """
+    height, width, num_channels = pixels_HWC.shape
+    whole = np.zeros((canvas[1], canvas[0], 4), np.uint8)
+    part = whole[top : top + height, left : left + width]
+    part[..., 3] = 255
+    part[..., :num_channels] = pixels_HWC
+    return whole
+
+
 def ycc_to_rgb(pixels_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Convert YCbCr of full range (JFIF, sYCC: ITU-R BT.601) to RGB.
 

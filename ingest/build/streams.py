@@ -32,6 +32,7 @@ class StillWebp(NamedTuple):
         canvas: width and height of the whole; those of the picture unless it is animated.
         left: where the picture lies on the canvas, in pixels.
         top: where the picture lies on the canvas, in pixels.
+        notes: what is missing and costs no pixel.
     """
 
     data: bytes
@@ -40,6 +41,7 @@ class StillWebp(NamedTuple):
     canvas: tuple[int, int]
     left: int
     top: int
+    notes: tuple[str, ...]
 
 
 def still_webp(data: bytes) -> StillWebp:
@@ -49,10 +51,11 @@ def still_webp(data: bytes) -> StillWebp:
         CorruptImageError: ``truncated`` or ``corrupt``.
     """
     chunks = list(webp_chunks(data))
+    notes = (ENDS_EARLY,) * (8 + int.from_bytes(data[4:8], "little") > len(data))
     frame = next((chunk for chunk in chunks if chunk.name in {b"ANMF", b"VP8 ", b"VP8L"}), None)
     if frame is None or frame.name != b"ANMF":
         still, width, height = _wrap_picture(data, chunks)
-        return StillWebp(still, width, height, (width, height), 0, 0)
+        return StillWebp(still, width, height, (width, height), 0, 0, notes)
     head = frame.payload(data)[:_ANMF_BYTES].ljust(_ANMF_BYTES, b"\0")
     left, top, wide, high = (int.from_bytes(head[n : n + 3], "little") for n in (0, 3, 6, 9))
     inner = webp_chunks(data, frame.begin + _ANMF_BYTES, frame.end)
@@ -61,7 +64,7 @@ def still_webp(data: bytes) -> StillWebp:
     is_inside = 2 * left + width <= canvas[0] and 2 * top + height <= canvas[1]
     if (width, height) != (wide + 1, high + 1) or not is_inside:
         raise CorruptImageError("corrupt", "The first frame of the WebP does not fit where it belongs.")
-    return StillWebp(still, width, height, canvas, 2 * left, 2 * top)
+    return StillWebp(still, width, height, canvas, 2 * left, 2 * top, notes)
 
 
 def _wrap_picture(data: bytes, chunks: list[Chunk]) -> tuple[bytes, int, int]:
@@ -158,8 +161,9 @@ def png_stream(data: bytes) -> PngStream:
     rest = {chunk.name: chunk.payload(data) for chunk in chunks if chunk.name in {b"PLTE", b"tRNS"}}
     parts = {b"IHDR": header, **dict(sorted(rest.items())), b"IDAT": pixels, b"IEND": b""}
     width, height = int.from_bytes(header[:4], "big"), int.from_bytes(header[4:8], "big")
+    is_cut = chunks[-1].name != b"IEND" or chunks[-1].end + 4 > len(data)
     stream = _SIGNATURE + b"".join(_png_chunk(name, payload) for name, payload in parts.items())
-    return PngStream(stream, width, height, header[8], header[9], chunks[-1].name != b"IEND")
+    return PngStream(stream, width, height, header[8], header[9], is_cut)
 
 
 def _check_crc(data: bytes, chunk: Chunk) -> None:
@@ -180,8 +184,9 @@ def _png_chunk(name: bytes, payload: bytes) -> bytes:
 _MARKER = re.compile(rb"\xff+([^\x00\xff])")  # as libjpeg looks for one
 _SOS, _END_OF_IMAGE, _RESTARTS = 0xDA, 0xD9, range(0xD0, 0xD8)
 _WITHOUT_PAYLOAD = frozenset({0x01, 0xD8, *_RESTARTS})
-# No FF, so that it is read as entropy-coded; no pattern, so that it decodes to something that shows.
-_JUNK = bytes((n * n * 89 + n * 167 + 41) % 251 for n in range(64))
+# Where libjpeg makes zero bits of what is missing, this begins with a one. No FF, so that it is read as
+# entropy-coded; no pattern, so that it decodes to something that shows.
+_JUNK = bytes((n * n * 89 + n * 167 + 165) % 251 for n in range(64))
 
 
 class JpegScans(NamedTuple):

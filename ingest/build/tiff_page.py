@@ -7,22 +7,19 @@ PhotometricInterpretation or ExtraSamples means is what libtiff makes of it.
 from __future__ import annotations
 
 import dataclasses
-import struct
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from ingest.build import tiff
 from ingest.build.geometry import check_size
+from ingest.build.tiff_directory import check_values, has_tag, with_tags
 from ingest.errors import CorruptImageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 Alpha = Literal["none", "associated", "unassociated"]
 
 JPEG_TABLES: Final = 347
 _STRIP_OFFSETS, _ROWS_PER_STRIP, _STRIP_BYTE_COUNTS = 273, 278, 279
 _TILE_WIDTH, _TILE_LENGTH, _TILE_OFFSETS, _TILE_BYTE_COUNTS = 322, 323, 324, 325
-_YCBCR_SUBSAMPLING, _IMAGE_DEPTH = 530, 32997
+_JPEG_INTERCHANGE_FORMAT, _YCBCR_SUBSAMPLING, _IMAGE_DEPTH = 513, 530, 32997
 
 WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, PALETTE, SEPARATED, YCBCR = 0, 1, 2, 3, 5, 6
 _NUM_COLOURS = {WHITE_IS_ZERO: 1, BLACK_IS_ZERO: 1, RGB: 3, PALETTE: 1, SEPARATED: 4, YCBCR: 3}
@@ -38,8 +35,8 @@ _OTHER_PHOTOMETRICS = {
 }
 NO_COMPRESSION, LZW, OLD_JPEG, JPEG, DEFLATE, PACKBITS, OLD_DEFLATE = 1, 5, 6, 7, 8, 32773, 32946
 _COMPRESSIONS = frozenset(
-    {NO_COMPRESSION, 2, 3, 4, LZW, OLD_JPEG, JPEG, DEFLATE, PACKBITS, OLD_DEFLATE, 34925, 50000}
-)  # 2 to 4 are CCITT's, 34925 is LZMA, 50000 Zstandard
+    {NO_COMPRESSION, 2, 3, 4, LZW, OLD_JPEG, JPEG, DEFLATE, PACKBITS, OLD_DEFLATE, 34925, 50000, 50001}
+)  # 2 to 4 are CCITT's, 34925 is LZMA, 50000 Zstandard, 50001 WebP
 
 _UNSIGNED, _SIGNED, _UNDEFINED = 1, 2, 4  # values of SampleFormat
 _ALPHAS: dict[int | float | bytes, Alpha] = {1: "associated", 2: "unassociated"}  # values of ExtraSamples
@@ -115,6 +112,7 @@ class TiffPage:
         color_map: 3 * 2**bits numbers of 0 to 65,535, red first; empty without a palette.
         tags: all tags of the page.
         num_pages: pages of the file.
+        notes: what was wrong with the page and cost no pixel.
     """
 
     width: int
@@ -124,7 +122,8 @@ class TiffPage:
     segments: Segments
     color_map: tuple[int, ...]
     tags: tiff.Tags = dataclasses.field(repr=False)
-    num_pages: int = 1
+    num_pages: int
+    notes: tuple[str, ...]
 
     def bytes_of(self, tag: int) -> bytes | None:
         """Return the value of a tag that is bytes, None if it is missing or anything else."""
@@ -142,7 +141,7 @@ def read_page(data: bytes, max_pixels: int) -> TiffPage:
         CorruptImageError: ``too_large``, ``truncated`` or ``corrupt``, or ``unsupported`` naming what is.
     """
     tags = tiff.read_tags(data)
-    _check_directory(data, tags)
+    check_values(data, tags, _DECISIVE)
     width, height = (_one(tags, tag) for tag in (tiff.IMAGE_WIDTH, tiff.IMAGE_LENGTH))
     check_size(width, height, max_pixels)
     if _one(tags, _IMAGE_DEPTH, 1) != 1:
@@ -152,64 +151,37 @@ def read_page(data: bytes, max_pixels: int) -> TiffPage:
         raise CorruptImageError("unsupported", f"TIFFs of compression {compression} are not decoded.")
     layout = _read_layout(tags)
     check_size(width, height * -(-layout.num_samples // 4), max_pixels)
-    segments = _read_segments(data, tags, layout, (width, height), max_pixels)
+    if compression == OLD_JPEG:
+        segments = _find_old_jpeg(data, tags, (width, height))
+    else:
+        segments = _read_segments(data, tags, layout, (width, height), max_pixels)
     color_map = _read_color_map(tags, layout)
+    notes = layout.notes
+    if tiff.ICC_PROFILE not in tags and has_tag(data, tiff.ICC_PROFILE):
+        notes = (*notes, "The colour profile is not in the file, or broken.")
     num_pages = max(1, tiff.count_directories(data))
-    return TiffPage(width, height, compression, layout, segments, color_map, tags, num_pages)
+    return TiffPage(width, height, compression, layout, segments, color_map, tags, num_pages, notes)
 
 
-# ---- the directory
+# ---- tags
 
 
-class _Directory(NamedTuple):
-    """Where the entries of the first directory stand."""
+def as_numbers(data: bytes, layout: SampleLayout) -> bytes | bytearray:
+    """Return a TIFF of which imagecodecs decodes the samples as they are.
 
-    order: str
-    begin: int
-    num_entries: int
-    entry_size: int
-
-    def entries(self, data: bytes) -> Iterator[tuple[int, int]]:
-        """Yield number of the tag and position of each entry."""
-        for position in range(self.begin, self.begin + self.num_entries * self.entry_size, self.entry_size):
-            yield struct.unpack_from(self.order + "H", data, position)[0], position
-
-
-def with_tags(data: bytes, values: Mapping[int, int]) -> bytearray:
-    """Return a copy of a TIFF in which tags of the first page that it has are of type SHORT and these values.
-
-    Raises:
-        CorruptImageError: ``truncated`` if it has no whole directory.
+    It would make RGB of inks without their profile, and refuses samples whose format is undefined.
     """
-    directory, copy = _locate_directory(data), bytearray(data)
-    for tag, position in directory.entries(data):
-        if tag in values:
-            count_code = "Q" if directory.entry_size > len("TTKKCCCCVVVV") else "I"
-            entry = struct.pack(directory.order + "HH" + count_code + "H", tag, 3, 1, values[tag])
-            copy[position : position + directory.entry_size] = entry.ljust(directory.entry_size, b"\0")
-    return copy
+    values: dict[int, int | None] = {}
+    if layout.photometric == SEPARATED:
+        values[tiff.PHOTOMETRIC] = BLACK_IS_ZERO
+    if not layout.is_signed:
+        values[tiff.SAMPLE_FORMAT] = None
+    return with_tags(data, values)
 
 
-def _locate_directory(data: bytes) -> _Directory:
-    order = "<" if data.startswith(b"II") else ">"
-    is_big = data[2:4] in {b"+\0", b"\0+"}
-    offset_at, offset_code, count_code, entry_size = (8, "Q", "Q", 20) if is_big else (4, "I", "H", 12)
-    count_size = struct.calcsize(count_code)
-    (offset,) = struct.unpack_from(order + offset_code, data.ljust(16, b"\xff"), offset_at)
-    begin = offset + count_size
-    if begin <= len(data):
-        (count,) = struct.unpack_from(order + count_code, data, offset)
-        if begin + count * entry_size <= len(data):
-            return _Directory(order, begin, count, entry_size)
-    raise CorruptImageError("truncated", "The TIFF ends before the list of its tags does.")
-
-
-def _check_directory(data: bytes, tags: tiff.Tags) -> None:
-    """Refuse a page of which a tag that decides about pixels is there, but not its value."""
-    missing = {tag for tag, _ in _locate_directory(data).entries(data)} & _DECISIVE - tags.keys()
-    if missing:
-        sentence = f"The value of tag {min(missing)} of the TIFF is broken or lies outside the file."
-        raise CorruptImageError("truncated", sentence)
+def as_stored(data: bytes) -> bytes | bytearray:
+    """Return a TIFF that libtiff does not turn when it is asked for RGB: it would, by half."""
+    return with_tags(data, {tiff.ORIENTATION: 1})
 
 
 def _one(tags: tiff.Tags, tag: int, default: int | None = None) -> int:
@@ -228,7 +200,7 @@ def _numbers(tags: tiff.Tags, tag: int) -> tuple[int, ...]:
 
 
 def _read_layout(tags: tiff.Tags) -> SampleLayout:
-    num_samples = _one(tags, tiff.SAMPLES_PER_PIXEL, 1)
+    num_samples = _one(tags, tiff.SAMPLES_PER_PIXEL, max(1, len(tags.get(tiff.BITS_PER_SAMPLE, ()))))
     photometric = _read_photometric(tags, num_samples)
     num_colours = _NUM_COLOURS[photometric]
     if num_samples < num_colours:
@@ -328,6 +300,17 @@ def _read_segments(
     return Segments(segment_width, segment_height, across, down, ranges, num_bytes)
 
 
+def _find_old_jpeg(data: bytes, tags: tiff.Tags, size: tuple[int, int]) -> Segments:
+    """Find the whole JPEG that most pages of the older JPEG compression have.
+
+    Of the other ways to store it libtiff knows some; it shows gray where it does not.
+    """
+    begin = (*_numbers(tags, _JPEG_INTERCHANGE_FORMAT), 0)[0]
+    if not data.startswith(b"\xff\xd8", begin):
+        raise CorruptImageError("unsupported", "The old-style JPEG in the TIFF is not a whole one.")
+    return Segments(*size, 1, 1, ((begin, len(data)),), (0,))
+
+
 def _num_bytes(tags: tiff.Tags, layout: SampleLayout, width: int, height: int) -> int:
     """Return the bytes of a strip or tile that is not compressed."""
     if layout.photometric == YCBCR and not layout.is_planar:
@@ -348,7 +331,7 @@ def _find_ranges(data: bytes, tags: tiff.Tags, num_bytes: tuple[int, ...]) -> tu
     lengths = _numbers(tags, _TILE_BYTE_COUNTS) or _numbers(tags, _STRIP_BYTE_COUNTS)
     if _one(tags, tiff.COMPRESSION, NO_COMPRESSION) == NO_COMPRESSION:
         lengths = num_bytes
-    elif not lengths and len(num_bytes) == 1:
+    elif len(num_bytes) == 1 and lengths in {(), (0,)}:  # as libtiff mends it
         lengths = (len(data) - sum(offsets[:1]),)
     num_listed, num_needed = min(len(offsets), len(lengths)), len(num_bytes)
     if num_listed < num_needed:

@@ -63,8 +63,10 @@ def _invert_first(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _read_palette(color_map: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return uint8 (N, 3). A map without any number above 255 holds bytes, as libtiff finds."""
-    columns = np.array(color_map, np.uint16).reshape(3, -1, 1)
+    """Return uint8 (N, 3): the upper bytes, for some write v * 257 and others v * 256.
+
+    A map without any number above 255 holds bytes, as libtiff finds too.
+    """
+    columns = np.array(color_map, np.uint16).reshape(3, -1)
     is_bytes = int(columns.max()) <= np.iinfo(np.uint8).max
-    scaled = columns.astype(np.uint8) if is_bytes else to_eight_bits(columns, 16)
-    return np.ascontiguousarray(scaled[..., 0].T)
+    return np.ascontiguousarray((columns if is_bytes else columns >> 8).T, np.uint8)
