@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from typing import TYPE_CHECKING, Any, Literal
 
 import imagecodecs
@@ -18,7 +19,7 @@ from ingest.build import containers, jpeg2000, streams, tiff, tiff_page
 from ingest.build.geometry import check_size
 from ingest.build.jpeg import read_jpeg_header
 from ingest.build.pixels import on_canvas, to_eight_bits, ycc_to_rgb
-from ingest.build.tiff_pixels import to_pixels
+from ingest.build.tiff_pixels import check_jpeg_segment, new_canvas, place_segment, to_pixels
 from ingest.errors import CorruptImageError, DataError
 from ingest.recipe import DEFAULT_MAX_PIXELS
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from ingest.build.jpeg import JpegHeader
     from ingest.build.pixels import Samples
     from ingest.build.tiff_page import TiffPage
+
+# It logs what libraries warn of, as of every interlaced PNG; what is wrong with a file it raises.
+logging.getLogger("imagecodecs").disabled = True
 
 Mode = Literal["L", "LA", "RGB", "RGBA", "CMYK"]
 
@@ -63,6 +67,11 @@ class Raster:
     icc: bytes | None = None
     frames: int = 1
     notes: tuple[str, ...] = ()
+
+
+def _mode_of(pixels: NDArray[np.uint8], num_colours: int = 0) -> Mode:
+    """Return the mode of pixels; four channels are CMYK only where four are colours."""
+    return "CMYK" if num_colours == _CMYK else _MODES[pixels.shape[2]]
 
 
 def _call(kind: str, decoder: Callable[..., Any], data: bytes | bytearray, **options: object) -> Samples:
@@ -106,18 +115,9 @@ def read_webp(data: bytes, max_pixels: int) -> Raster:
     pixels = np.ascontiguousarray(_call("WebP", imagecodecs.webp_decode, still.data), np.uint8)
     if still.canvas != (still.width, still.height):
         pixels = on_canvas(pixels, still.canvas, still.left, still.top)
-    mode = _MODES[pixels.shape[2]]
     icc, notes = _with_notes(containers.webp_profile(data), *still.notes)
-    return Raster(
-        pixels,
-        mode,
-        _NAMES[mode],
-        8,
-        containers.webp_orientation(data),
-        icc,
-        containers.webp_frames(data),
-        notes,
-    )
+    mode, frames = _mode_of(pixels), containers.webp_frames(data)
+    return Raster(pixels, mode, _NAMES[mode], 8, containers.webp_orientation(data), icc, frames, notes)
 
 
 # ---- PNG
@@ -141,27 +141,12 @@ def read_deep_png(data: bytes, max_pixels: int = DEFAULT_MAX_PIXELS) -> Raster:
         if stream.is_cut:
             raise CorruptImageError("truncated", "The PNG ends within its pixels.") from error
         raise
-    mode = _MODES[samples.shape[2]]
-    hdr = containers.png_hdr(data)
-    icc, notes = _with_notes(
-        containers.png_profile(data),
-        *([streams.ENDS_EARLY] * stream.is_cut),
-        *(
-            []
-            if hdr is None
-            else [f"The numbers are of high dynamic range ({hdr}), and are kept as they are."]
-        ),
-    )
-    return Raster(
-        to_eight_bits(samples, samples.itemsize * 8),
-        mode,
-        _NAMES[mode],
-        stream.bits,
-        containers.png_orientation(data),
-        icc,
-        containers.png_frames(data),
-        notes,
-    )
+    cut = [streams.ENDS_EARLY] * stream.is_cut
+    icc, notes = _with_notes(containers.png_profile(data), *containers.png_notes(data), *cut)
+    pixels = to_eight_bits(samples, samples.itemsize * 8)
+    mode, frames = _mode_of(pixels), containers.png_frames(data)
+    orientation = containers.png_orientation(data)
+    return Raster(pixels, mode, _NAMES[mode], stream.bits, orientation, icc, frames, notes)
 
 
 # ---- JPEG of more than 8 bits, and lossless
@@ -190,7 +175,7 @@ def read_deep_jpeg(data: bytes, header: JpegHeader) -> Raster:
     pixels = to_eight_bits(samples, bits)
     if is_ycc:
         pixels = ycc_to_rgb(pixels)
-    mode: Mode = "CMYK" if num_channels == _CMYK else _MODES[num_channels]
+    mode = _mode_of(pixels, num_channels)
     if mode == "CMYK" and _adobe_transform(data, header) is not None:
         pixels = 255 - pixels  # Adobe writes how much of an ink is missing
     icc, notes = _with_notes(containers.jpeg_icc(data, header.segments), *notes)
@@ -232,20 +217,13 @@ def read_tiff(data: bytes, max_pixels: int) -> Raster:
     samples, notes = _decode_tiff(data, page)
     pixels = to_pixels(samples, page)
     icc = page.bytes_of(tiff.ICC_PROFILE)
-    mode: Mode = "CMYK" if layout.num_colours == _CMYK else _MODES[pixels.shape[2]]
+    mode = _mode_of(pixels, layout.num_colours)
     name = _NAMES[mode]
     if layout.photometric == tiff_page.PALETTE:
         name = name.replace("RGB", "palette")
-    return Raster(
-        pixels,
-        mode,
-        name,
-        layout.bits,
-        tiff.orientation_of(page.tags),
-        icc,
-        page.num_pages,
-        (*page.notes, *notes),
-    )
+    notes = (*page.notes, *notes)
+    orientation = tiff.orientation_of(page.tags)
+    return Raster(pixels, mode, name, layout.bits, orientation, icc, page.num_pages, notes)
 
 
 def _decode_tiff(data: bytes, page: TiffPage) -> tuple[NDArray[Any], tuple[str, ...]]:
@@ -293,36 +271,26 @@ _UNPACKERS: dict[int, Callable[..., bytes | bytearray]] = {
 
 def _decode_jpeg_segments(data: bytes, page: TiffPage) -> tuple[NDArray[Any], tuple[str, ...]]:
     """Decode the strips or tiles of a JPEG-compressed page one by one: libtiff overlooks damage in them."""
-    layout, segments = page.layout, page.segments
-    num_channels = 1 if layout.is_planar else layout.num_samples
-    dtype = np.uint8 if layout.bits <= 8 else np.uint16  # noqa: PLR2004 - bits of a byte
-    canvas = np.zeros((page.height, page.width, layout.num_samples), dtype)
+    canvas = new_canvas(page)
     notes: set[str] = set()
-    for n, (begin, end) in enumerate(segments.ranges):
-        block, block_notes = _decode_jpeg_segment(data[begin:end], page, num_channels)
+    for n, (begin, end) in enumerate(page.segments.ranges):
+        block, block_notes = _decode_jpeg_segment(data[begin:end], page)
+        place_segment(canvas, page, n, block)
         notes.update(block_notes)
-        plane, place = divmod(n, segments.num_across * segments.num_down)
-        row, column = divmod(place, segments.num_across)
-        part = canvas[row * segments.height :, column * segments.width :, plane : plane + num_channels][
-            : segments.height, : segments.width
-        ]
-        if block.shape[0] < part.shape[0] or block.shape[1] < part.shape[1]:
-            raise CorruptImageError("corrupt", "A strip or tile of the TIFF is smaller than it should be.")
-        part[...] = block[: part.shape[0], : part.shape[1]]
     return canvas, tuple(notes)
 
 
-def _decode_jpeg_segment(jpeg: bytes, page: TiffPage, num_channels: int) -> tuple[Samples, tuple[str, ...]]:
+def _decode_jpeg_segment(jpeg: bytes, page: TiffPage) -> tuple[Samples, tuple[str, ...]]:
+    if not jpeg.startswith(b"\xff\xd8"):
+        raise CorruptImageError("corrupt", "A strip or tile of the TIFF is not a JPEG.")
     header = read_jpeg_header(jpeg)
-    is_too_large = header.width > page.segments.width or header.height > page.segments.height + 15
-    if is_too_large or header.kind[1:] != (page.layout.bits, num_channels):
-        raise CorruptImageError("corrupt", "A strip or tile of the TIFF is not what the page says.")
-    space = {1: "GRAYSCALE", 3: "RGB", 4: "CMYK"}.get(num_channels)
-    is_ycc = page.layout.photometric == tiff_page.YCBCR
-    tables = page.bytes_of(tiff_page.JPEG_TABLES)
-    options = {"colorspace": "YCBCR" if is_ycc else space, "outcolorspace": space, "tables": tables}
-    if page.compression == tiff_page.OLD_JPEG:  # the page is often wrong about it; JFIF's marker is not
-        options = {}
+    check_jpeg_segment(header, page)
+    options: dict[str, object] = {}
+    if page.compression == tiff_page.JPEG:  # the older one's page is often wrong, JFIF's marker is not
+        space = {1: "GRAYSCALE", 3: "RGB", 4: "CMYK"}.get(header.kind[-1])
+        is_ycc = page.layout.photometric == tiff_page.YCBCR
+        tables = page.bytes_of(tiff_page.JPEG_TABLES)
+        options = {"colorspace": "YCBCR" if is_ycc else space, "outcolorspace": space, "tables": tables}
     return _decode_jpeg(jpeg, header, **options)
 
 
@@ -346,12 +314,12 @@ def read_jpeg2000(data: bytes, max_pixels: int) -> Raster:
     if bits > jpeg2000.MOST_BITS:
         raise CorruptImageError("unsupported", f"Samples of {bits} bits have no known range.")
     codestream = data[box.begin : stream.end] + jpeg2000.EOC
-    samples = _call("JPEG 2000", imagecodecs.jpeg2k_decode, codestream)
+    samples = _call("JPEG 2000", imagecodecs.jpeg2k_decode, codestream, numthreads=1)
     if is_signed:  # its numbers are around zero, I.5.3.1's around the middle
         samples = samples.view(f"u{samples.itemsize}")
         samples += samples.dtype.type(1 << (bits - 1))
     channels = jpeg2000.to_channels(samples, stream, box)
-    mode: Mode = "CMYK" if channels.num_colours == _CMYK else _MODES[channels.pixels.shape[2]]
+    mode = _mode_of(channels.pixels, channels.num_colours)
     icc, notes = _with_notes(box.profile, *stream.notes)
     return Raster(channels.pixels, mode, _NAMES[mode], bits, 1, icc, 1, notes)
 
@@ -360,8 +328,8 @@ def read_jpeg2000(data: bytes, max_pixels: int) -> Raster:
 
 
 @functools.cache
-def _srgb() -> bytes:
-    return bytes(imagecodecs.cms_profile("srgb"))
+def _named_profile(name: str) -> bytes:
+    return bytes(imagecodecs.cms_profile(name))
 
 
 def convert_to_srgb(
@@ -380,14 +348,39 @@ def convert_to_srgb(
     Raises:
         DataError: if the profile is not one, or not of a kind that Little CMS converts with.
     """
+    space = {"L": "gray", "RGB": "rgb", "CMYK": "cmyk"}[mode]
+    return _transform(pixels_HWC, icc, _named_profile("srgb"), space, np.uint8)
+
+
+def convert_to_light(pixels_HWC: NDArray[np.uint8], icc: bytes) -> NDArray[np.float32]:
+    """Convert RGB by its colour profile to linear light.
+
+    Args:
+        pixels_HWC: uint8 (H, W, 3), 0 to 255.
+        icc: the profile.
+
+    Returns:
+        float32 (H, W, 3), with the primaries of sRGB, not clipped: outside 0 to 1 where sRGB ends.
+
+    Raises:
+        DataError: as `convert_to_srgb`.
+    """
+    return _transform(pixels_HWC, icc, _named_profile("linearrgb"), "rgb", np.float32)
+
+
+def _transform(
+    pixels: NDArray[np.uint8], icc: bytes, target: bytes, space: str, dtype: type[Any]
+) -> NDArray[Any]:
+    """Convert as libvips does: relative colorimetric, so that what both spaces have stays as it is."""
     try:
-        converted: NDArray[np.uint8] = imagecodecs.cms_transform(
-            pixels_HWC,
+        converted: NDArray[Any] = imagecodecs.cms_transform(
+            pixels,
             icc,
-            _srgb(),
-            colorspace={"L": "gray", "RGB": "rgb", "CMYK": "cmyk"}[mode],
+            target,
+            colorspace=space,
             outcolorspace="rgb",
-            intent=imagecodecs.CMS.INTENT.PERCEPTUAL,
+            outdtype=dtype,
+            intent=imagecodecs.CMS.INTENT.RELATIVE_COLORIMETRIC,
         )
     except (RuntimeError, ValueError) as error:
         raise DataError(f"The colour profile cannot be used: {error}.") from error

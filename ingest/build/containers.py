@@ -121,7 +121,7 @@ def png_profile(data: bytes) -> Profile:
 
     cICP counts before iCCP, and iCCP before sRGB, as PNG (third edition) has it; for cICP, Display P3 becomes
     a profile of ours. Where cICP says PQ or HLG, a profile beside it counts instead: it knows how to map
-    that to a screen, while without one the numbers stay as they are (see `png_hdr`). gAMA and cHRM are not
+    that to a screen, while without one the numbers stay as they are (see `png_notes`). gAMA and cHRM are not
     looked at: they are often wrong, and browsers and Pillow do not apply them either.
     """
     chunks = {chunk.name: chunk for chunk in reversed(list(_before_pixels(data)))}  # the first of a name
@@ -159,10 +159,13 @@ def _fixed(numbers: Iterable[float]) -> bytes:
     return b"".join(struct.pack(">i", round(number * 65536)) for number in numbers)
 
 
-def png_hdr(data: bytes) -> str | None:
-    """Return ``PQ`` or ``HLG`` where a PNG says that its numbers are of high dynamic range, else None."""
+def png_notes(data: bytes) -> tuple[str, ...]:
+    """Return a note where a PNG says that its numbers are of high dynamic range, and no profile maps them."""
     chunks = {chunk.name: chunk for chunk in _before_pixels(data)}
-    return _HDR_CURVES.get((*_code_points(data, chunks), 0, 0)[1])
+    curve = _HDR_CURVES.get((*_code_points(data, chunks), 0, 0)[1])
+    if curve is None or b"iCCP" in chunks:
+        return ()
+    return (f"Its numbers are of high dynamic range ({curve}), and were kept as they are.",)
 
 
 def _before_pixels(data: bytes) -> Iterator[Chunk]:

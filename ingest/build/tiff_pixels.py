@@ -1,4 +1,4 @@
-"""From the samples of a TIFF to pixels. Pure."""
+"""From the samples of a TIFF to pixels, and from strips and tiles to a picture. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import numpy as np
 
 from ingest.build.pixels import look_up, to_eight_bits, unpremultiply
 from ingest.build.tiff_page import PALETTE, WHITE_IS_ZERO
+from ingest.errors import CorruptImageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ingest.build.jpeg import JpegHeader
     from ingest.build.pixels import Samples
     from ingest.build.tiff_page import TiffPage
 
@@ -70,3 +72,50 @@ def _read_palette(color_map: tuple[int, ...]) -> NDArray[np.uint8]:
     columns = np.array(color_map, np.uint16).reshape(3, -1)
     is_bytes = int(columns.max()) <= np.iinfo(np.uint8).max
     return np.ascontiguousarray((columns if is_bytes else columns >> 8).T, np.uint8)
+
+
+# ---- strips and tiles that are JPEGs
+
+_BYTE = 8
+_MOST_ROWS_TOO_MANY = 15  # of the last strip: some pad it to whole blocks
+
+
+def check_jpeg_segment(header: JpegHeader, page: TiffPage) -> None:
+    """Refuse, before it is decoded, a JPEG that is not what the page says of its strips or tiles.
+
+    Raises:
+        CorruptImageError: ``corrupt``.
+    """
+    layout, segments = page.layout, page.segments
+    num_channels = 1 if layout.is_planar else layout.num_samples
+    is_too_large = header.width > segments.width or header.height > segments.height + _MOST_ROWS_TOO_MANY
+    if is_too_large or header.kind[1:] != (layout.bits, num_channels):
+        raise CorruptImageError("corrupt", "A strip or tile of the TIFF is not what its page says.")
+
+
+def new_canvas(page: TiffPage) -> NDArray[Any]:
+    """Return zeros for all samples of a page: uint8 or uint16 (H, W, C)."""
+    dtype = np.uint8 if page.layout.bits <= _BYTE else np.uint16
+    return np.zeros((page.height, page.width, page.layout.num_samples), dtype)
+
+
+def place_segment(canvas_HWC: NDArray[Any], page: TiffPage, number: int, block_HWC: Samples) -> None:
+    """Put a strip or tile where it belongs; what sticks out of the picture is left out.
+
+    Args:
+        canvas_HWC: of `new_canvas`; changed.
+        page: the page.
+        number: of the strip or tile, from 0, row by row, plane by plane.
+        block_HWC: its samples.
+
+    Raises:
+        CorruptImageError: ``corrupt`` if it is too small.
+    """
+    segments, num_channels = page.segments, block_HWC.shape[2]
+    plane, place = divmod(number, segments.num_across * segments.num_down)
+    row, column = divmod(place, segments.num_across)
+    top, left = row * segments.height, column * segments.width
+    part = canvas_HWC[top : top + segments.height, left : left + segments.width, plane : plane + num_channels]
+    if block_HWC.shape[0] < part.shape[0] or block_HWC.shape[1] < part.shape[1]:
+        raise CorruptImageError("corrupt", "A strip or tile of the TIFF is smaller than it should be.")
+    part[...] = block_HWC[: part.shape[0], : part.shape[1]]
