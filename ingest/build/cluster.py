@@ -34,7 +34,7 @@ _TASKS_A_THREAD = 2  # one that runs and one that waits: no thread idles while i
 
 _QUIET = {
     "distributed.worker.daemon": True,
-    # A file that kills its worker takes two more tries: often enough to tell bad luck from a bad file.
+    # Files cannot kill a worker. Where one is killed, two more tries tell bad luck from a lasting cause.
     "distributed.scheduler.allowed-failures": 2,
     "distributed.admin.system-monitor.gil.enabled": False,
 }

@@ -127,11 +127,11 @@ def _give_up(url: str, ended: _EndedError, limits: Limits) -> Decoded:
         message = f"{url}: the process that decodes was killed at it, twice: {ended.words}"
         remedy = "if memory of this machine is short, use fewer cores or lower 'memory_limit', and run again"
         raise StoreError(f"{message}: {remedy}")
-    if ended.begun is None:
+    if ended.begun is None and ended.kind != "out_of_memory":  # a file may be too much even to read
         message = f"{url}: the process that decodes ended before it had read this file, twice: {ended.words}"
         raise DeviceError(f"{message}: see whether the file can be read, and run again")
     fault = CorruptImageError(ended.kind, reason(ended.kind, ended.words, limits))
-    return Decoded(*ended.begun, fault)
+    return Decoded(*(ended.begun or Begun(0, None)), fault)
 
 
 def reason(kind: Literal["crashed", "out_of_memory", "timed_out"], words: str, limits: Limits) -> str:
@@ -174,6 +174,7 @@ class _Decoder:
     def __init__(self, memory_limit: int) -> None:
         self.memory_limit = memory_limit
         self._is_over = False
+        self._owed = 0
         self._last_words = b""
         self._peak_at_start = 0
         with contextlib.ExitStack() as stack:
@@ -194,7 +195,7 @@ class _Decoder:
     @property
     def is_idle(self) -> bool:
         """Whether it is alive and waits for an order; what it says without one is its end."""
-        return not self._connection.poll(0)
+        return not self._is_over and not self._owed and not self._connection.poll(0)
 
     def carry_out(self, order: Order, time_limit: float) -> Iterator[Decoded]:
         """Yield what becomes of each file of an order.
@@ -204,14 +205,17 @@ class _Decoder:
             IngestError: as the child met it.
             ImportError: the same.
         """
+        self._owed = len(order.files)
         self._send(order)
-        for _ in order.files:
+        while self._owed:
             begun: Begun = self._receive(None)  # reading is the business of the storage, however slow
             try:
-                yield Decoded(*begun, self._receive(time_limit))
+                result = self._receive(time_limit)
             except _EndedError as error:
                 error.begun = begun
                 raise
+            self._owed -= 1
+            yield Decoded(*begun, result)
 
     def _send(self, order: Order) -> None:
         with contextlib.suppress(OSError):  # it has ended: `_receive` finds out how
@@ -226,6 +230,7 @@ class _Decoder:
         except (EOFError, OSError) as error:
             raise self._autopsy() from error
         if isinstance(message, Exception) and not isinstance(message, CorruptImageError):
+            self._owed = 0  # it has given up the order
             raise message
         return message
 
@@ -320,11 +325,12 @@ def _borrowed(memory_limit: int) -> Iterator[_Decoder]:
     decoder = _take_idle(memory_limit) or _Decoder(memory_limit)
     try:
         yield decoder
-    except BaseException:
-        decoder.end()
-        raise
-    with _LOCK:
-        _IDLE.append(decoder)
+    finally:
+        if decoder.is_idle:
+            with _LOCK:
+                _IDLE.append(decoder)
+        else:
+            decoder.end()
 
 
 def _take_idle(memory_limit: int) -> _Decoder | None:

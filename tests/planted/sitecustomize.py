@@ -21,23 +21,30 @@ _LIBC.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
 _BLOCK = 20 * 10**6
 
 
-def _fill_memory():
+def _hang(data):
+    mark = data.partition(b" ")[2]
+    if mark:
+        Path(os.fsdecode(mark)).touch()
+    _LIBC.sleep(1000)
+
+
+def _fill_memory(_):
     blocks = []
     while True:
         blocks.append(bytearray(os.urandom(1) * _BLOCK))
 
 
-def _fill_memory_in_c():
+def _fill_memory_in_c(_):
     while True:  # as a decoder does that does not look at what malloc returned
         _LIBC.memset(_LIBC.malloc(_BLOCK), 1, _BLOCK)
 
 
-def _complain_of_memory():
+def _complain_of_memory(_):
     os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
     os.abort()
 
 
-def _refuse_oddly():
+def _refuse_oddly(_):
     raise ZeroDivisionError("width is 0")
 
 
@@ -48,7 +55,7 @@ def _crash_once(data):
         os.kill(os.getpid(), signal.SIGSEGV)
 
 
-def _reject_slowly():
+def _reject_slowly(_):
     from ingest.errors import CorruptImageError
 
     time.sleep(0.02)
@@ -56,17 +63,17 @@ def _reject_slowly():
 
 
 _FAULTS = {
-    b"SEGFAULT": lambda: ctypes.string_at(0),
-    b"ABORT": os.abort,
-    b"EXIT": lambda: os._exit(3),
-    b"KILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    b"HANG": lambda: _LIBC.sleep(1000),
+    b"SEGFAULT": lambda _: ctypes.string_at(0),
+    b"ABORT": lambda _: os.abort(),
+    b"EXIT": lambda _: os._exit(3),
+    b"KILL": lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    b"HANG": _hang,
     b"GREEDY": _fill_memory,
     b"C-GREEDY": _fill_memory_in_c,
     b"BAD-ALLOC": _complain_of_memory,
     b"ODD": _refuse_oddly,
     b"SLOW": _reject_slowly,
-    b"NO-ENGINE": lambda: __import__("engine_that_is_not_there"),
+    b"NO-ENGINE": lambda _: __import__("engine_that_is_not_there"),
 }
 
 
@@ -76,7 +83,7 @@ def _plant_decoder(image):
     def meet_fault(data, recipe):
         for name, fault in _FAULTS.items():
             if data.startswith(name):
-                fault()
+                fault(data)
         if data.startswith(b"ONCE"):
             _crash_once(data)
             data = data.partition(b"\n")[2]
@@ -89,18 +96,20 @@ def _plant_decoder(image):
 
 
 def _plant_reader():
-    read_bytes = Path.read_bytes
+    open_path = Path.open
 
-    def meet_fault(path):
+    def meet_fault(path, *args, **kwargs):
         for name in ("EIO", "ETIMEDOUT", "ESTALE"):
             if path.name.startswith(name):
                 raise OSError(getattr(errno, name), os.strerror(getattr(errno, name)), str(path))
+        if path.name.startswith("HUGE"):
+            raise MemoryError
         if path.name.startswith("HICCUP") and not path.with_suffix(".seen").exists():
             path.with_suffix(".seen").touch()
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-        return read_bytes(path)
+        return open_path(path, *args, **kwargs)
 
-    Path.read_bytes = meet_fault
+    Path.open = meet_fault
 
 
 def _forbid_decoding(image):

@@ -145,6 +145,20 @@ def test_faults_one_after_the_other(tmp_path):
     assert [_code(decoded) for decoded in results] == ["crashed", "crashed", "sample", "empty", "crashed"]
 
 
+@pytest.mark.usefixtures("planted")
+def test_file_that_is_too_much_to_read_costs_itself(tmp_path):
+    """A file that grew, or whose size its store does not tell, may exhaust memory before it is decoded."""
+    (tmp_path / "HUGE").touch()
+    listed = [(b"a", 1), (b"HUGE", 1), (b"a", 1)]
+    (tmp_path / "a").write_bytes(PHOTO)
+
+    with contextlib.closing(decode(listed, raw=str(tmp_path), recipe=Recipe(), limits=SMALL)) as results:
+        before, huge, after = results
+
+    assert (_code(before), _code(huge), _code(after)) == ("sample", "out_of_memory", "sample")
+    assert huge.sha256 is None
+
+
 def test_real_file_that_corrupts_the_heap(tmp_path, shared_data):
     """An animated AVIF, on which a real decoder crashes when asked for one frame, costs itself alone."""
     pytest.importorskip("imagecodecs")
@@ -190,9 +204,13 @@ def test_kill_from_outside_is_no_reject(tmp_path):
 
 @pytest.mark.usefixtures("planted")
 def test_passing_fault_is_raised(tmp_path):
-    """A read that may succeed later is an error of the whole, after the files before it."""
+    """A read that may succeed later is an error of the whole; the process goes on to the next shard."""
     with pytest.raises(StoreError, match=r"ETIMEDOUT: cannot read: Connection timed out"):
-        _decode(tmp_path, {"a": PHOTO, "ETIMEDOUT": PHOTO})
+        _decode(tmp_path, {"a": PHOTO, "ETIMEDOUT": PHOTO, "b": PHOTO})
+
+    (pid,) = _idle_pids()
+    assert [_code(decoded) for decoded in _decode(tmp_path, {"c": PHOTO})] == ["sample"]
+    assert _idle_pids() == [pid]
 
 
 @pytest.mark.usefixtures("planted")
@@ -314,15 +332,14 @@ def test_threads_have_processes_of_their_own(tmp_path):
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
 def test_hung_process_ends_with_its_parent(tmp_path, ending):
     """It does not outlive its parent even in C code that never returns and holds the interpreter."""
-    (tmp_path / "hung").write_bytes(b"HANG")
+    (tmp_path / "hung").write_bytes(b"HANG %s" % os.fsencode(tmp_path / "asleep"))
     parent = subprocess.Popen(
         [sys.executable, "-c", _HUNG_WORKER, str(PLANTED), str(tmp_path)], stdout=subprocess.PIPE
     )
     with parent:
         pid = int(parent.stdout.readline())
-        # Asleep in the system call in which sleep(3) waits.
-        _wait_until(lambda: "hrtimer_nanosleep" in Path(f"/proc/{pid}/wchan").read_text())
-        time.sleep(0.2)
+        _wait_until((tmp_path / "asleep").exists)
+        time.sleep(0.2)  # from the mark to the call that never returns
         assert _is_running(pid)
 
         parent.send_signal(ending)
@@ -407,15 +424,15 @@ def test_only_a_bad_medium_makes_a_file_unreadable(tmp_path, monkeypatch, file_s
     """EIO twice from a local disk is for good; from a network, or another error, it may pass."""
     (tmp_path / "x").write_bytes(b"data")
     pending = list(errors)
-    read_bytes = Path.read_bytes
+    open_path = Path.open
 
-    def read(path):
+    def meet_fault(path, *args, **kwargs):
         if pending:
             number = pending.pop(0)
             raise OSError(number, os.strerror(number), str(path))
-        return read_bytes(path)
+        return open_path(path, *args, **kwargs)
 
-    monkeypatch.setattr(Path, "read_bytes", read)
+    monkeypatch.setattr(Path, "open", meet_fault)
     monkeypatch.setattr(child, "_file_system", lambda _: file_system)
     monkeypatch.setattr(child, "_SECOND_TRY_AFTER_S", 0)
 

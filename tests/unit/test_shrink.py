@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 import tarfile
 from pathlib import Path
@@ -219,6 +220,20 @@ def test_crash_costs_one_file(tmp_path: Path) -> None:
     )
     rows = {row["path"].decode(): row for row in read_receipt(task.dataset, NAME)[1].to_pylist()}
     assert (rows["SEGFAULT"]["source_bytes"], len(rows["SEGFAULT"]["source_sha256"])) == (8, 64)
+
+
+@pytest.mark.usefixtures("planted")
+def test_shards_of_a_worker_share_a_process(tmp_path: Path) -> None:
+    """Shards built one after the other are decoded by one process."""
+    noted = tmp_path / "pids"
+    task = _task(tmp_path, {"1.jpg": (b"PID %s" % os.fsencode(noted), 0), "2.jpg": (_photo(1), None)})
+
+    for _ in range(3):
+        build_shard(task, _ignore)
+
+    pids = noted.read_text().split()
+    assert (len(pids), len(set(pids))) == (3, 1)
+    assert int(pids[0]) != os.getpid()
 
 
 def test_task_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
+import signal
 import subprocess
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ingest.index import read_index
-from tests.workflow.conftest import Outcome, Project, environment, picture, processes_in, wait_until
+from tests.workflow.conftest import Outcome, Project, environment, kill, picture, processes_in, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.workflow
 
 _PLANTED = Path(__file__).parents[1] / "planted"
 _DEADLINE_S = 240
+_WORKER_AND_SCHEDULER = 2
 _FAULTS = {
     "SEGFAULT": "crashed",
     "ABORT": "crashed",
@@ -28,14 +37,39 @@ _FAULTS = {
 }
 
 
-def _build(project: Project, *config: str, cores: int = 2) -> Outcome:
-    """Run the workflow with decoder faults planted in the processes that decode, and only there."""
+def _environment() -> dict[str, str]:
+    """Return an environment that plants decoder faults in the processes that decode, and only there."""
+    return {**environment(), "PYTHONPATH": f"{_PLANTED}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+
+
+def _build(project: Project, *config: str) -> Outcome:
+    """Run the workflow with planted faults."""
     done = subprocess.run(
-        project.command(*config, cores=cores), cwd=project.folder, stdout=subprocess.PIPE,
+        project.command(*config), cwd=project.folder, env=_environment(), stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, timeout=_DEADLINE_S, check=False,
-        env={**environment(), "PYTHONPATH": f"{_PLANTED}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
     )  # fmt: skip
     return Outcome(done.returncode, done.stdout.decode(errors="replace"))
+
+
+@contextlib.contextmanager
+def _dask_cluster(folder: Path) -> Iterator[str]:
+    """Run a scheduler and a worker of one thread, with planted faults, in `folder`; yield its address."""
+    python, quiet = sys.executable, {"cwd": folder, "env": _environment(), "stderr": subprocess.DEVNULL}
+    address = folder / "scheduler.json"
+    scheduler = subprocess.Popen(
+        [python, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0",
+         "--no-dashboard", "--scheduler-file", str(address)], **quiet,
+    )  # fmt: skip
+    wait_until(lambda: address.exists() and address.read_text().endswith("}"), "a scheduler")
+    worker = subprocess.Popen(
+        [python, "-m", "distributed.cli.dask_worker", "--scheduler-file", str(address), "--nthreads", "1",
+         "--no-dashboard", "--no-nanny", "--local-directory", str(folder)], **quiet,
+    )  # fmt: skip
+    try:
+        yield json.loads(address.read_text())["address"]
+    finally:
+        kill(worker)
+        kill(scheduler)
 
 
 def test_hostile_files_cost_only_themselves(project: Project) -> None:
@@ -80,6 +114,45 @@ def test_process_killed_from_outside_leaves_the_shard_unbuilt(project: Project) 
     assert mended.status == 0, mended.text
     assert shards > 0
     assert project.rejects() == {}
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_stopped_build_leaves_no_process(project: Project, ending: signal.Signals) -> None:
+    """After kill -9 of Snakemake or Ctrl-C nothing is left, not even a decoder that hangs in C code."""
+    asleep = project.folder / "asleep"
+    project.add("cats/hung.jpg", b"HANG %s" % os.fsencode(asleep))
+    with (project.folder / "log").open("wb") as log:
+        build = subprocess.Popen(
+            project.command("time_limit=10000"), cwd=project.folder, env=_environment(), stdout=log,
+            stderr=log, start_new_session=True,
+        )  # fmt: skip
+        wait_until(asleep.exists, "a decoder that hangs")
+
+        if ending == signal.SIGINT:
+            os.killpg(build.pid, ending)  # as a terminal does
+        else:
+            build.send_signal(ending)
+
+        assert build.wait(timeout=_DEADLINE_S) != 0
+    wait_until(lambda: not processes_in(project.folder), "the end of every process of the build")
+    assert list(project.dataset.rglob("dataset.json")) == []
+
+
+def test_workers_of_a_cluster_give_up_what_nobody_wants(project: Project) -> None:
+    """When a build stops, workers that are not its own end its shard in the middle, and their decoder."""
+    for number in range(2000):
+        project.add(f"cats/bad-{number}.jpg", b"SLOW %d" % number)
+    elsewhere = project.folder / "worker"
+    elsewhere.mkdir()
+    with _dask_cluster(elsewhere) as address:
+        stopped = _build(project, "samples_per_shard=4096", f"dask={{scheduler: '{address}'}}")
+        # What the worker had written of the shard is removed by the worker, which lives on.
+        wait_until(lambda: not list(project.dataset.rglob(".tmp-*")), "the end of the shard")
+        wait_until(lambda: len(processes_in(elsewhere)) == _WORKER_AND_SCHEDULER, "the end of the decoder")
+
+    assert stopped.status != 0
+    assert "more than the config key 'max_rejects' allows" in stopped.text
+    assert list(project.dataset.rglob("*.parquet")) == []
 
 
 def test_too_many_rejects_stop_a_shard_in_the_middle(project: Project) -> None:
