@@ -349,7 +349,8 @@ def convert_to_srgb(
         DataError: if the profile is not one, or not of a kind that Little CMS converts with.
     """
     space = {"L": "gray", "RGB": "rgb", "CMYK": "cmyk"}[mode]
-    return _transform(pixels_HWC, icc, _named_profile("srgb"), space, np.uint8)
+    pixels = pixels_HWC[..., 0] if mode == "L" else pixels_HWC  # three axes of gray would be a volume
+    return _transform(pixels, icc, _named_profile("srgb"), space, np.uint8)
 
 
 def convert_to_light(pixels_HWC: NDArray[np.uint8], icc: bytes) -> NDArray[np.float32]:
