@@ -42,6 +42,8 @@ _SAME = 1  # levels of 255: what changes no colour by more is the same profile, 
 _GRID = np.array([0, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 255], np.uint8)
 _LIGHT_STEPS = (1 << 14) - 1  # where sRGB is steepest, five of them are one level
 
+_MOST_LIGHT = 16.0  # times white; the reddest red of ProPhoto is 2
+
 
 class _Plan(NamedTuple):
     """What to do with pixels of a profile: `convert` them, or nothing where it is None."""
@@ -144,7 +146,8 @@ def _light_tables(icc: bytes) -> NDArray[np.int32]:
     ramps = np.zeros((3, 256, 3), np.uint8)
     for channel in range(3):
         ramps[channel, :, channel] = np.arange(256)
-    light = convert_to_light(ramps, icc)
+    # A broken curve has levels that are not even numbers; the probes tell whether the rest is of any use.
+    light = np.clip(np.nan_to_num(convert_to_light(ramps, icc)), -_MOST_LIGHT, _MOST_LIGHT)
     light -= light[0, 0] * (2 / 3)  # black, which each of three has and the sum is to have once
     tables: NDArray[np.int32] = np.rint(light * _LIGHT_STEPS).astype(np.int32)
     return tables

@@ -51,15 +51,16 @@ def still_webp(data: bytes) -> StillWebp:
         CorruptImageError: ``truncated`` or ``corrupt``.
     """
     chunks = list(webp_chunks(data))
-    notes = (ENDS_EARLY,) * (8 + int.from_bytes(data[4:8], "little") > len(data))
+    is_cut = 8 + int.from_bytes(data[4:8], "little") > len(data)
+    notes = (ENDS_EARLY,) * is_cut
     frame = next((chunk for chunk in chunks if chunk.name in {b"ANMF", b"VP8 ", b"VP8L"}), None)
     if frame is None or frame.name != b"ANMF":
-        still, width, height = _wrap_picture(data, chunks)
+        still, width, height = _wrap_picture(data, chunks, is_cut=is_cut)
         return StillWebp(still, width, height, (width, height), 0, 0, notes)
     head = frame.payload(data)[:_ANMF_BYTES].ljust(_ANMF_BYTES, b"\0")
     left, top, wide, high = (int.from_bytes(head[n : n + 3], "little") for n in (0, 3, 6, 9))
     inner = webp_chunks(data, frame.begin + _ANMF_BYTES, frame.end)
-    still, width, height = _wrap_picture(data, list(inner))
+    still, width, height = _wrap_picture(data, list(inner), is_cut=is_cut)
     canvas = _canvas_of(data, chunks)
     is_inside = 2 * left + width <= canvas[0] and 2 * top + height <= canvas[1]
     if (width, height) != (wide + 1, high + 1) or not is_inside:
@@ -67,11 +68,11 @@ def still_webp(data: bytes) -> StillWebp:
     return StillWebp(still, width, height, canvas, 2 * left, 2 * top, notes)
 
 
-def _wrap_picture(data: bytes, chunks: list[Chunk]) -> tuple[bytes, int, int]:
+def _wrap_picture(data: bytes, chunks: list[Chunk], *, is_cut: bool) -> tuple[bytes, int, int]:
     """Return a WebP of the first picture among chunks and its alpha alone, its width and its height."""
     pixels = next((chunk for chunk in chunks if chunk.name in {b"VP8 ", b"VP8L"}), None)
     if pixels is None:
-        code = "truncated" if not chunks or chunks[-1].end > len(data) else "corrupt"
+        code = "truncated" if is_cut else "corrupt"
         raise CorruptImageError(code, "There is no picture in the WebP, or the file ends before it.")
     if pixels.end > len(data):
         raise CorruptImageError("truncated", _missing(pixels, data, "WebP"))
