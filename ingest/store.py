@@ -14,31 +14,18 @@ import re
 import secrets
 import shutil
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
 import fsspec
 
 from ingest.errors import StoreError
+from ingest.tree import FileInfo, walk_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 TEMPORARY_PREFIX = ".tmp-"
 """Start of the name of a local file that is not whole yet; no reader looks at such a name."""
-
-
-class FileInfo(NamedTuple):
-    """One file under a root.
-
-    Attributes:
-        path: path relative to the root, as the bytes of its name (names need not be UTF-8).
-        size: bytes; -1 for what is neither file nor folder: a broken link, a pipe, a socket.
-        version: changes when the content may have changed: mtime in ns locally, else ETag or time.
-    """
-
-    path: bytes
-    size: int
-    version: str
 
 
 def is_local(url: str) -> bool:
@@ -244,69 +231,53 @@ def list_folders(url: str) -> list[str]:
         return sorted(name.rsplit("/", 1)[-1] for name in folders)
 
 
-def walk(url: str) -> Iterator[FileInfo]:
+def walk(url: str, *, pass_by: Callable[[bytes], bool] = lambda _: False) -> Iterator[FileInfo]:
     """Yield every file below `url`, folder by folder, in a fixed order.
 
     Links are followed, but for one to a folder that it lies in: that would be a loop.
+
+    Args:
+        url: a folder.
+        pass_by: is given the path of each folder below `url`; where it returns True, the folder is yielded
+            itself, with size -1, and not listed: it may be huge, or nobody's to read.
 
     Raises:
         StoreError: a folder cannot be listed (a short listing would look like deleted files).
     """
     with _explained(url, "list"):
         if is_local(url):
-            yield from _walk_local(os.fsencode(local_path(url)))
+            yield from walk_tree(os.fsencode(local_path(url)), pass_by)
         else:
-            yield from _walk_remote(url)
+            yield from _walk_remote(url, pass_by)
 
 
-def _walk_local(root: bytes) -> Iterator[FileInfo]:
-    # A stack, not recursion: trees can be deeper than Python's. Each entry: folder below root, its parents.
-    waiting: list[tuple[bytes, frozenset[tuple[int, int]]]] = [(b"", frozenset())]
-    while waiting:
-        below, parents = waiting.pop()
-        folder = root + b"/" + below if below else root  # pathlib knows no bytes
-        with _explained(os.fsdecode(folder), "list"):
-            status = os.stat(folder)  # noqa: PTH116
-            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-        identity = (status.st_dev, status.st_ino)
-        if identity in parents:
-            continue
-        for entry in entries:
-            path = below + b"/" + entry.name if below else entry.name
-            info = _look_at(entry, path)
-            if info is not None:
-                yield info
-        folders = [entry.name for entry in entries if _is_folder(entry)]
-        prefix = below + b"/" if below else b""
-        waiting += [(prefix + name, parents | {identity}) for name in reversed(folders)]
-
-
-def _is_folder(entry: os.DirEntry[bytes]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself
-        return False
-
-
-def _look_at(entry: os.DirEntry[bytes], path: bytes) -> FileInfo | None:
-    """Return what a folder's entry is, None for a folder."""
-    if _is_folder(entry):
-        return None
-    try:
-        if entry.is_file():
-            status = entry.stat()
-            return FileInfo(path, status.st_size, f"mtime:{status.st_mtime_ns}")
-    except OSError:  # it vanished meanwhile, or its link leads nowhere
-        pass
-    return FileInfo(path, -1, "")
-
-
-def _walk_remote(url: str) -> Iterator[FileInfo]:
+def _walk_remote(url: str, pass_by: Callable[[bytes], bool]) -> Iterator[FileInfo]:
+    # Not fsspec's own walk: that leaves out, without a word, what cannot be listed.
     filesystem, root = _open_filesystem(url)
-    for folder, _, files in filesystem.walk(root, detail=True):
-        for name in sorted(files):
-            path = f"{folder}/{name}".removeprefix(root).lstrip("/")
-            yield FileInfo(os.fsencode(path), int(files[name].get("size") or 0), _version(files[name]))
+    waiting = [root.rstrip("/")]
+    while waiting:
+        folder = waiting.pop()
+        entries = {info["name"].rstrip("/"): info for info in _list_remote(filesystem, folder, root)}
+        entries.pop(folder, None)  # an empty object that stands for the folder itself
+        folders = []
+        for name, info in sorted(entries.items()):
+            path = os.fsencode(name.removeprefix(root).lstrip("/"))
+            if info["type"] != "directory":
+                yield FileInfo(path, int(info.get("size") or 0), _version(info))
+            elif pass_by(path):
+                yield FileInfo(path, -1, "")
+            else:
+                folders.append(name)
+        waiting += reversed(folders)
+
+
+def _list_remote(filesystem: Any, folder: str, root: str) -> list[dict[str, Any]]:  # noqa: ANN401
+    try:
+        return list(filesystem.ls(folder, detail=True))
+    except FileNotFoundError:
+        if folder == root.rstrip("/"):
+            raise
+        return []  # emptied meanwhile
 
 
 def _version(info: dict[str, Any]) -> str:

@@ -24,6 +24,7 @@ from ingest import store
 from ingest.build.artifact import replace_if_changed
 from ingest.build.sniff import group_of, recognise
 from ingest.errors import StoreError
+from ingest.tree import FileInfo
 from ingest.units import count, format_duration
 
 if TYPE_CHECKING:
@@ -45,7 +46,17 @@ MANIFEST_SCHEMA = pa.schema(
 _PAGE_ROWS = 50_000
 _SPLIT_NAMES = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val"}
 _SPLIT_NAMES |= {"test": "test", "testing": "test"}
-_LITTER_NAMES = {b"thumbs.db", b"ehthumbs.db", b"desktop.ini", b"__macosx", b"@eadir", b"$recycle.bin"}
+_LITTER_NAMES = {
+    *(b"thumbs.db", b"ehthumbs.db", b"desktop.ini", b"$recycle.bin", b"system volume information"),  # Windows
+    *(
+        b"__macosx",
+        b"@eadir",
+        b"#recycle",
+        b"@recycle",
+        b"~snapshot",
+        b"lost+found",
+    ),  # ZIPs of macOS, servers
+}
 _SIDE_SUFFIXES = frozenset({b"thm"})
 """Endings of pictures that a camera puts beside a photo or a video: the small copy of another file."""
 
@@ -66,7 +77,7 @@ _FIRST_LINE_SECONDS, _LINE_SECONDS = 2.0, 5.0  # silence for longer looks like a
 
 
 _Reason = str | Future[str | None] | None
-_Verdict = tuple[store.FileInfo, _Reason]
+_Verdict = tuple[FileInfo, _Reason]
 """A file of the listing, and why it is no candidate; None: it is one; a future: that is being looked up."""
 
 
@@ -87,8 +98,8 @@ class ScanSummary:
     Attributes:
         candidates: number of rows of the manifest.
         bytes: of all candidates together.
-        skipped: number of files that are no candidates, by kind: ``hidden``, ``litter``, ``no file``
-            (a broken link, a pipe), or what `group_of` says of their content.
+        skipped: number of files that are no candidates, by kind: ``hidden`` or ``litter``, where a folder
+            counts as one, ``no file`` (a broken link, a pipe), or what `group_of` says of their content.
         changed: whether the manifest is new.
     """
 
@@ -226,7 +237,7 @@ def _top_folders(raw: str) -> list[str]:
 def _candidates(
     raw: str, pool: ThreadPoolExecutor, skipped: Counter[str], *, has_splits: bool
 ) -> Iterator[Candidate]:
-    for info, reason in _in_order(_judge(raw, info, pool) for info in store.walk(raw)):
+    for info, reason in _in_order(_judge(raw, info, pool) for info in store.walk(raw, pass_by=_is_passed_by)):
         if reason is not None:
             skipped[reason] += 1
             continue
@@ -235,7 +246,7 @@ def _candidates(
         yield Candidate(*info, *place(info.path, has_splits=has_splits))
 
 
-def _judge(raw: str, info: store.FileInfo, pool: ThreadPoolExecutor) -> _Verdict:
+def _judge(raw: str, info: FileInfo, pool: ThreadPoolExecutor) -> _Verdict:
     """Find why a file is no candidate, from its name alone where that is enough."""
     reason = skip_reason(info.path) or ("no file" if info.size < 0 else None)
     if reason is not None or claims_to_be_a_picture(info.path):
@@ -257,7 +268,7 @@ def _look_inside(url: str) -> str | None:
     return group_of(kind) if kind.family == "other" else None
 
 
-def _in_order(verdicts: Iterable[_Verdict]) -> Iterator[tuple[store.FileInfo, str | None]]:
+def _in_order(verdicts: Iterable[_Verdict]) -> Iterator[tuple[FileInfo, str | None]]:
     """Yield verdicts as they were asked for, asking for some more before the first is known."""
     waiting: deque[_Verdict] = deque()
     for verdict in verdicts:
@@ -268,7 +279,7 @@ def _in_order(verdicts: Iterable[_Verdict]) -> Iterator[tuple[store.FileInfo, st
         yield _settle(*waiting.popleft())
 
 
-def _settle(info: store.FileInfo, reason: _Reason) -> tuple[store.FileInfo, str | None]:
+def _settle(info: FileInfo, reason: _Reason) -> tuple[FileInfo, str | None]:
     return info, reason.result() if isinstance(reason, Future) else reason
 
 
@@ -277,6 +288,10 @@ def _count(candidates: Iterable[Candidate], totals: Counter[str]) -> Iterator[Ca
         totals["candidates"] += 1
         totals["bytes"] += candidate.size
         yield candidate
+
+
+def _is_passed_by(folder: bytes) -> bool:
+    return skip_reason(folder) is not None
 
 
 def _require_split(raw: str, path: bytes) -> None:

@@ -336,7 +336,26 @@ def test_tree_of_odd_names_is_scanned_as_expected(tmp_path: Path) -> None:
         rows.values()
     )
     assert not {"lost+found", "empty_class", "__MACOSX", ".ipynb_checkpoints", "loop"} & set(rows.values())
-    assert found.skipped == {"hidden": 5, "litter": 2, "text": 2, "no file": 2}
+    assert found.skipped == {"hidden": 4, "litter": 4, "text": 2, "no file": 2}
+
+
+def test_hidden_folders_and_litter_are_not_looked_into(tmp_path: Path) -> None:
+    """What a file system keeps for itself may be nobody's to read, or huge: it counts as one."""
+    raw = tmp_path / "raw"
+    _write(raw, "a/1.jpg", ".snapshot/daily/a/1.jpg", ".snapshot/daily/a/2.jpg", "lost+found/#12")
+    listed: list[bytes] = []
+
+    def pass_by(folder: bytes) -> bool:
+        listed.append(folder)
+        return scan_module._is_passed_by(folder)
+
+    found = scan(str(raw), tmp_path / "m.parquet")
+
+    assert (found.candidates, found.skipped) == (1, {"hidden": 1, "litter": 1})
+    assert {info.path for info in store.walk(str(raw), pass_by=pass_by)} == {
+        b".snapshot", b"a/1.jpg", b"lost+found",
+    }  # fmt: skip
+    assert sorted(listed) == [b".snapshot", b"a", b"lost+found"]
 
 
 @_needs_corpus

@@ -10,6 +10,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from ingest import store
 from ingest.errors import StoreError
@@ -44,6 +45,35 @@ def test_first_bytes_come_alone(place: str) -> None:
     assert store.read_head(store.join(place, "long"), 99) == b"0123456789"
     with pytest.raises(FileNotFoundError):
         store.read_head(store.join(place, "none"), 4)
+
+
+def test_files_are_listed_folder_by_folder_and_folders_can_be_passed_by(place: str) -> None:
+    """Files of a folder come before those below it, sorted; a folder that is passed by comes alone."""
+    for name in ("z", "b/2", "b/1", "a/x/3", "b-c/4", "a/y/5"):
+        store.write_bytes(store.join(place, name), b"12")
+
+    assert [info.path for info in store.walk(place)] == [b"z", b"a/x/3", b"a/y/5", b"b/1", b"b/2", b"b-c/4"]
+    passed_by = list(store.walk(place, pass_by=lambda folder: folder in {b"a/x", b"b"}))
+    assert [(info.path, info.size) for info in passed_by] == [
+        (b"b", -1), (b"z", 2), (b"a/x", -1), (b"a/y/5", 2), (b"b-c/4", 2),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("below", ["", "/a/deep"])
+def test_folder_that_cannot_be_listed_is_not_left_out(monkeypatch: pytest.MonkeyPatch, below: str) -> None:
+    """Where a server fails on one folder, however deep, the listing fails: none of it looks deleted."""
+    url, list_folder = f"memory://{uuid.uuid4()}", MemoryFileSystem.ls
+    store.write_bytes(f"{url}/a/deep/1.jpg", b"x")
+
+    def ls(self: MemoryFileSystem, path: str, **options: object) -> object:
+        if path.endswith(url.removeprefix("memory:/") + below):
+            raise ConnectionResetError(104, "Connection reset by peer")
+        return list_folder(self, path, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "ls", ls)
+
+    with pytest.raises(StoreError, match="cannot list: Connection reset by peer"):
+        list(store.walk(url))
 
 
 def test_missing_file_is_file_not_found(place: str) -> None:
