@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _NO_TAG = 65_535  # a private number that nobody uses
 _SHORT = 3  # type of a value
+_SIZES = dict(enumerate((0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8, 8, 8)))  # bytes, by type
 
 
 class _Directory(NamedTuple):
@@ -26,11 +27,11 @@ class _Directory(NamedTuple):
     entry: struct.Struct
 
     def entries(self, data: bytes) -> Iterator[tuple[int, int, int, int]]:
-        """Yield position, tag, count, and value or offset of each entry."""
+        """Yield position, tag, bytes of the value, and value or offset of each entry."""
         for n in range(self.num_entries):
             position = self.begin + n * self.entry.size
-            tag, _, count, offset = self.entry.unpack_from(data, position)
-            yield position, tag, count, offset
+            tag, kind, count, offset = self.entry.unpack_from(data, position)
+            yield position, tag, count * _SIZES.get(kind, 0), offset
 
 
 def _locate_directory(data: bytes) -> _Directory:
@@ -69,9 +70,9 @@ def check_values(data: bytes, read: Collection[int], decisive: AbstractSet[int])
     Raises:
         CorruptImageError: ``truncated`` if the value, or the directory, is not in the file, else ``corrupt``.
     """
-    for _, tag, count, offset in _locate_directory(data).entries(data):
+    for _, tag, num_bytes, offset in _locate_directory(data).entries(data):
         if tag in decisive and tag not in read:
-            code = "truncated" if offset + count > len(data) else "corrupt"
+            code = "truncated" if offset + num_bytes > len(data) else "corrupt"
             raise CorruptImageError(
                 code, f"The value of tag {tag} of the TIFF is not in the file, or broken."
             )
