@@ -203,8 +203,8 @@ def _run(
 
 def _require_few_rejects(max_rejects: float | None, tally: Tally, num_built: int) -> None:
     if too_many(max_rejects, tally):
-        kept = f"{count(num_built, 'shard')} built in this run and kept"
-        raise BuildError(f"{too_many_sentence(max_rejects, tally)}; {kept}")
+        kept = f"; {count(num_built, 'shard')} built in this run and kept" if num_built else ""
+        raise BuildError(f"{too_many_sentence(max_rejects, tally)}{kept}")
 
 
 def _explain(error: BaseException | None) -> str:
