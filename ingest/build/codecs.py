@@ -19,7 +19,7 @@ from ingest.build import containers, jpeg2000, streams, tiff, tiff_page
 from ingest.build.geometry import check_size
 from ingest.build.jpeg import read_jpeg_header
 from ingest.build.pixels import on_canvas, to_eight_bits, ycc_to_rgb
-from ingest.build.tiff_pixels import check_jpeg_segment, new_canvas, place_segment, to_pixels
+from ingest.build.tiff_pixels import check_fax, check_jpeg_segment, new_canvas, place_segment, to_pixels
 from ingest.errors import CorruptImageError, DataError
 from ingest.recipe import DEFAULT_MAX_PIXELS
 
@@ -236,7 +236,9 @@ def _decode_tiff(data: bytes, page: TiffPage) -> tuple[NDArray[Any], tuple[str, 
         _check_unpacked(data, page)
         rgba = _call("TIFF", imagecodecs.tiff_decode, tiff_page.as_stored(data), asrgb=True)
         return rgba[..., :_COLOUR], ()
-    samples = _call("TIFF", imagecodecs.tiff_decode, tiff_page.as_numbers(data, layout))
+    if page.compression == tiff_page.GROUP_3:
+        check_fax(data, page)
+    samples = _call("TIFF", imagecodecs.tiff_decode, tiff_page.as_numbers(data, page))
     if layout.is_planar:
         samples = np.moveaxis(samples, 0, -1)
     if samples.shape != shape:

@@ -33,9 +33,9 @@ _OTHER_PHOTOMETRICS = {
     32845: "in CIE LogLuv",
     34892: "in linear raw colours",
 }
-NO_COMPRESSION, LZW, OLD_JPEG, JPEG, DEFLATE, PACKBITS, OLD_DEFLATE = 1, 5, 6, 7, 8, 32773, 32946
+NO_COMPRESSION, GROUP_3, LZW, OLD_JPEG, JPEG, DEFLATE, PACKBITS, OLD_DEFLATE = 1, 3, 5, 6, 7, 8, 32773, 32946
 _COMPRESSIONS = frozenset(
-    {NO_COMPRESSION, 2, 3, 4, LZW, OLD_JPEG, JPEG, DEFLATE, PACKBITS, OLD_DEFLATE, 34925, 50000, 50001}
+    {NO_COMPRESSION, 2, GROUP_3, 4, LZW, OLD_JPEG, JPEG, DEFLATE, PACKBITS, OLD_DEFLATE, 34925, 50000, 50001}
 )  # 2 to 4 are CCITT's, 34925 is LZMA, 50000 Zstandard, 50001 WebP
 
 _UNSIGNED, _SIGNED, _UNDEFINED = 1, 2, 4  # values of SampleFormat
@@ -166,15 +166,15 @@ def read_page(data: bytes, max_pixels: int) -> TiffPage:
 # ---- tags
 
 
-def as_numbers(data: bytes, layout: SampleLayout) -> bytes | bytearray:
+def as_numbers(data: bytes, page: TiffPage) -> bytes | bytearray:
     """Return a TIFF of which imagecodecs decodes the samples as they are.
 
     It would make RGB of inks without their profile, and refuses samples whose format is undefined.
     """
     values: dict[int, int | None] = {}
-    if layout.photometric == SEPARATED:
+    if page.layout.photometric == SEPARATED:
         values[tiff.PHOTOMETRIC] = BLACK_IS_ZERO
-    if not layout.is_signed:
+    if _UNDEFINED in page.tags.get(tiff.SAMPLE_FORMAT, ()):
         values[tiff.SAMPLE_FORMAT] = None
     return with_tags(data, values)
 

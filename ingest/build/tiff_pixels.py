@@ -74,6 +74,31 @@ def _read_palette(color_map: tuple[int, ...]) -> NDArray[np.uint8]:
     return np.ascontiguousarray((columns if is_bytes else columns >> 8).T, np.uint8)
 
 
+# ---- strips that are faxes
+
+_END_OF_LINE = bytes(11) + b"\1"  # T.4, 4.1.2, a byte a bit
+_FILL_ORDER, _LOW_BIT_FIRST = 266, 2
+
+
+def check_fax(data: bytes, page: TiffPage) -> None:
+    """Refuse group 3 strips with too few lines: libtiff leaves the rest white without a word.
+
+    A strip without any end of line is not group 3, whatever the page says, and is left to libtiff.
+
+    Raises:
+        CorruptImageError: ``truncated``.
+    """
+    (order, *_) = (*page.tags.get(_FILL_ORDER, ()), 1)
+    for number, (begin, end) in enumerate(page.segments.ranges):
+        num_rows = min(page.segments.height, page.height - number * page.segments.height)
+        strip = np.frombuffer(data[begin:end], np.uint8)
+        bits = np.unpackbits(strip, bitorder="little" if order == _LOW_BIT_FIRST else "big")
+        num_lines = bits.tobytes().count(_END_OF_LINE)
+        if 0 < num_lines < num_rows:
+            sentence = f"A strip of the TIFF has {num_lines} of {num_rows} lines."
+            raise CorruptImageError("truncated", sentence)
+
+
 # ---- strips and tiles that are JPEGs
 
 _BYTE = 8

@@ -301,6 +301,17 @@ class TestSegments:
         struct.pack_into("<I", data, place + 2 + 12 * count, len(data))
         assert read(bytes(data) + bytes(6)).frames == 2
 
+    @pytest.mark.parametrize("order", [1, 2])
+    def test_a_fax_with_too_few_lines_is_truncated(self, order):
+        """Libtiff would leave the rest white."""
+        white = "000000000001" + "00100100"  # T.4: end of line, a run of 53 white
+        whole = [int(white * 37 + "0" * 4, 2).to_bytes(93, "big")]
+        tags = {WIDTH: 53, LENGTH: 37, BITS: 1, PHOTOMETRIC: 0, SAMPLES: 1, COMPRESSION: 3, 266: order}
+        if order == 2:
+            whole = [bytes(int(f"{byte:08b}"[::-1], 2) for byte in whole[0])]
+        assert read(build(whole, tags)).pixels.min() == 255
+        assert code_of(build([whole[0][:40]], tags)) == "truncated"
+
 
 class TestJpegInTiff:
     def strips(self, pixels, rows, **options):
