@@ -91,10 +91,10 @@ def upright_size(width: int, height: int, orientation: int) -> tuple[int, int]:
     return (height, width) if orientation >= FIRST_SIDEWAYS else (width, height)
 
 
-def check_size(width: int, height: int) -> None:
+def check_size(width: int, height: int, max_pixels: int = MAX_PIXELS) -> None:
     """Refuse, before a pixel is allocated, what has none or too many."""
     if width < 1 or height < 1:
         raise CorruptImageError("corrupt", f"The header states {width}x{height} pixels.")
-    if width * height > MAX_PIXELS:
-        limit = f"{MAX_PIXELS:,} at most are decoded"
+    if width * height > max_pixels:
+        limit = f"{max_pixels:,} at most are decoded"
         raise CorruptImageError("too_large", f"The header states {width}x{height} pixels; {limit}.")
