@@ -11,10 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def examine() -> list[tuple[str, bool, str]]:
-    """Return name, whether it can run, and a sentence for each part of ingest."""
-    checks = {"build": _build, "workflow": _workflow, "load": _load, "gpu": _gpu}
-    return [(name, *_run(check)) for name, check in checks.items()]
+Finding = tuple[str, bool, str]
+"""Name of a part, whether it can run, and a sentence."""
+
+
+def examine() -> list[Finding]:
+    """Return a finding for each part of ingest; formats have one more for each package that they lack."""
+    checks = {"workflow": _workflow, "load": _load, "gpu": _gpu}
+    return [("build", *_run(_build)), *_formats(), *((name, *_run(check)) for name, check in checks.items())]
 
 
 def _run(check: Callable[[], str]) -> tuple[bool, str]:
@@ -30,6 +34,24 @@ def _build() -> str:
     image = _import("ingest.build.image", "ingest[build]")
     image.check_single_pil()
     return ", ".join(f"{name} {version}" for name, version in image.engine_versions().items())
+
+
+def _formats() -> list[Finding]:
+    """Say which picture formats can be read, and what brings the others.
+
+    Without `--no-deps` pip might lay Pillow over a pillow-simd; what those packages need is there.
+    """
+    try:
+        formats = _import("ingest.build.image", "ingest[build]").readable_formats()
+    except ImportError as error:
+        return [("formats", False, str(error))]
+    by_missing: dict[str | None, list[str]] = {None: []}
+    for name, missing in formats.items():
+        by_missing.setdefault(missing, []).append(name)
+    readable = ", ".join(by_missing.pop(None)) or "none"
+    lacking = ((", ".join(names), missing) for missing, names in by_missing.items())
+    mends = [("formats", False, f"{names}: pip install --no-deps {missing}") for names, missing in lacking]
+    return [("formats", True, readable), *mends]
 
 
 def _workflow() -> str:

@@ -13,9 +13,6 @@ from ingest.errors import CorruptImageError
 if TYPE_CHECKING:
     from ingest.recipe import Fidelity, Recipe
 
-MAX_PIXELS = 200_000_000
-"""Largest picture that is decoded, as its header states it; 108-megapixel telephones are real."""
-
 FIRST_SIDEWAYS = 5
 """Orientations from this on, to 8, swap width and height."""
 
@@ -59,7 +56,7 @@ def plan_geometry(width: int, height: int, recipe: Recipe) -> Geometry:
     """
     box = _crop_box(width, height, recipe)
     out_width, out_height = _resampled_size(width, height, recipe)
-    if max(out_width, out_height) > _MAX_JPEG_SIDE or out_width * out_height > MAX_PIXELS:
+    if max(out_width, out_height) > _MAX_JPEG_SIDE or out_width * out_height > recipe.max_pixels:
         raise CorruptImageError("too_large", f"The sample would have {out_width}x{out_height} pixels.")
     spare = min((box[2] - box[0]) / out_width, (box[3] - box[1]) / out_height)
     needed = _OVERSAMPLING[recipe.fidelity]
@@ -91,10 +88,45 @@ def upright_size(width: int, height: int, orientation: int) -> tuple[int, int]:
     return (height, width) if orientation >= FIRST_SIDEWAYS else (width, height)
 
 
-def check_size(width: int, height: int, max_pixels: int = MAX_PIXELS) -> None:
-    """Refuse, before a pixel is allocated, what has none or too many."""
+def check_size(width: int, height: int, max_pixels: int) -> None:
+    """Refuse, before a pixel is allocated, what has none or too many.
+
+    Raises:
+        CorruptImageError: ``corrupt`` or ``too_large``.
+    """
     if width < 1 or height < 1:
         raise CorruptImageError("corrupt", f"The header states {width}x{height} pixels.")
     if width * height > max_pixels:
-        limit = f"{max_pixels:,} at most are decoded"
-        raise CorruptImageError("too_large", f"The header states {width}x{height} pixels; {limit}.")
+        limit = f"the limit max_pixels is {max_pixels:,}"
+        raise CorruptImageError("too_large", f"The header states {width:,}x{height:,} pixels; {limit}.")
+
+
+def check_shape(width: int, height: int, recipe: Recipe) -> None:
+    """Refuse what is smaller or longer than the recipe takes.
+
+    Args:
+        width: of the picture, upright or not, in pixels, at least 1.
+        height: of the picture, in pixels, at least 1.
+        recipe: size, fit, upscale and max_aspect count.
+
+    Raises:
+        CorruptImageError: ``too_small`` or ``too_elongated``.
+    """
+    aspect = max(width, height) / min(width, height)
+    if recipe.max_aspect is not None and aspect > recipe.max_aspect:
+        limit = f"the limit max_aspect is {recipe.max_aspect:g}"
+        raise CorruptImageError(
+            "too_elongated",
+            f"The picture has {width}x{height} pixels, one side {aspect:.4g} times the other; {limit}.",
+        )
+    if recipe.upscale == "reject" and is_enlarged(plan_geometry(width, height, recipe)):
+        wanted = f"{recipe.size} px with fit {recipe.fit}"
+        raise CorruptImageError(
+            "too_small", f"The picture has {width}x{height} pixels, too few for {wanted} without enlarging."
+        )
+
+
+def is_enlarged(plan: Geometry) -> bool:
+    """Return whether the picture has fewer pixels than the sample in either direction."""
+    left, top, right, bottom = plan.box
+    return plan.width > right - left or plan.height > bottom - top

@@ -1,139 +1,77 @@
 """The image kernel: the bytes of one raw picture in, the bytes of one small JPEG out.
 
-This is the only module that imports PIL and simplejpeg. It reads no file and keeps no state: a function
-of bytes and a `Recipe`. What it cannot turn into a sample it refuses with `CorruptImageError`.
+It reads no file and keeps no state: a function of bytes and a `Recipe`. What it cannot turn into a sample it
+refuses with `CorruptImageError`.
 
 How a JPEG is shrunk, and why (23 photos of 8 to 17 megapixels; `benchmarks/kernel.py` measures it again):
 eight tenths of the time is entropy decoding, which nobody can skip. So the picture is decoded at the
-smallest DCT scale that leaves `_OVERSAMPLING` times the target, straight to four bytes a pixel, which
-Pillow wraps without a copy and resamples once; it is turned upright afterwards, when it is small.
+smallest DCT scale that leaves enough above the target, straight to four bytes a pixel, which Pillow wraps
+without a copy and resamples once. It is turned upright, converted to sRGB and laid on the background
+afterwards, when it has 50,000 pixels and not 12 million.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
-import io
-import re
-import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
-import PIL
-import simplejpeg
-from PIL import Image, features
 
-from ingest.build.geometry import (
-    FIRST_SIDEWAYS,
-    MAX_PIXELS,
-    Geometry,
-    check_size,
-    plan_geometry,
-    upright_size,
-)
-from ingest.build.jpeg import (
-    EXIF_ORIENTATION,
-    JpegHeader,
-    read_jpeg_header,
-    valid_orientation,
-    without_junk,
-    without_padding,
-)
-from ingest.build.sample import Provenance, Shrunk
-from ingest.errors import CorruptImageError, DeviceError
+from ingest.build import codecs, containers, pillow, sniff, turbo
+from ingest.build.colour import Mode, to_srgb
+from ingest.build.geometry import Geometry, check_shape, check_size, is_enlarged, plan_geometry, upright_size
+from ingest.build.jpeg import JpegHeader, before_last_scan, count_pictures, has_adobe_marker, read_jpeg_header
+from ingest.build.pillow import Picture, check_single_pil
+from ingest.build.sample import ProfileUse, Provenance, Shrunk
+from ingest.errors import CorruptImageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from ingest.recipe import Recipe
 
-# PIL warns above its limit and raises above twice that; ours is checked as soon as the size is known.
-Image.MAX_IMAGE_PIXELS = MAX_PIXELS
+__all__ = [
+    "check_single_pil",
+    "decode_jpeg",
+    "encode_jpeg",
+    "engine_versions",
+    "readable_formats",
+    "shrink_image",
+    "shrink_pixels",
+]
 
-# simplejpeg applies a scale only where it divides by at least `min_factor`; none divides by more than 8.
-_UNSCALED = 9
-
-_TIFF_SUBFILE_TYPE = 254
-_UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
+_RASTER_READERS: dict[str, Callable[[bytes, int], codecs.Raster]] = {
+    "PNG": codecs.read_deep_png,
+    "WebP": codecs.read_webp,
+    "TIFF": codecs.read_tiff,
+    "JPEG 2000": codecs.read_jpeg2000,
 }
-# Never SOF3: asked to scale a lossless JPEG, simplejpeg 1.9 writes past the end of its buffer.
-_GRAY, _COLOUR, _CMYK = 1, 3, 4  # components
-_TURBO_KINDS = {(sof, 8, components) for sof in (0, 1, 2, 9, 10) for components in (_GRAY, _COLOUR, _CMYK)}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Source:
-    """A decoded picture, not yet upright; `image` is 1/`scale_denominator` of `width` x `height`."""
-
-    image: Image.Image
-    width: int
-    height: int
-    format: str
-    orientation: int
-    scale_denominator: int
+_SPACES: dict[str, Mode] = {"L": "L", "LA": "L", "CMYK": "CMYK"}
+_CHANNELS: dict[Mode, int] = {"L": 1, "RGB": 3, "CMYK": 4}
+_MODES = {turbo.GRAY: "gray", turbo.COLOUR: "RGB", turbo.CMYK: "CMYK"}
 
 
 def shrink_image(data: bytes, recipe: Recipe) -> Shrunk:
     """Turn the bytes of one raw picture into a sample.
 
     Args:
-        data: a whole file: JPEG, or anything else that the installed Pillow decodes.
-        recipe: size, fit, fidelity, quality and background.
+        data: a whole file, of any format that `readable_formats` names.
+        recipe: all of it counts.
 
     Returns:
         The sample. The same bytes, recipe and engine versions give the same sample.
 
     Raises:
-        CorruptImageError: with code ``empty``, ``not_an_image``, ``truncated``, ``corrupt``,
-            ``too_large`` or ``unsupported``.
+        CorruptImageError: with any code of `REJECT_CODES` that a file's content can have.
     """
-    source = _read(data, recipe)
-    image = _render(source, recipe)
-    return Shrunk(
-        simplejpeg.encode_jpeg(
-            np.asarray(image), recipe.quality, colorspace=image.mode, colorsubsampling="420"
-        ),
-        *image.size,
-        _provenance(source, recipe),
-        tuple(image.histogram()[:768]),  # 0.1 ms of 37; the fourth byte of RGBX is not counted
-    )
-
-
-def _provenance(source: _Source, recipe: Recipe) -> Provenance:
-    width, height = upright_size(source.width, source.height, source.orientation)
-    plan = plan_geometry(width, height, recipe)
-    left, top, right, bottom = plan.box
-    return Provenance(
-        source_format=source.format,
-        source_mode="RGB",
-        source_bits=8,
-        source_width=width,
-        source_height=height,
-        orientation=source.orientation,
-        scale_denominator=source.scale_denominator,
-        crop_left=left,
-        crop_top=top,
-        crop_right=right,
-        crop_bottom=bottom,
-        scale_x=plan.width / (right - left),
-        scale_y=plan.height / (bottom - top),
-        offset_x=(recipe.size - plan.width) // 2 if recipe.fit == "contain" else 0,
-        offset_y=(recipe.size - plan.height) // 2 if recipe.fit == "contain" else 0,
-        profile=None,
-        profile_use="none",
-        frames_dropped=0,
-        alpha=False,
-        upscaled=plan.width > right - left or plan.height > bottom - top,
-        rows_present=1.0,
-        notes=(),
-    )
+    picture = read_picture(data, recipe)
+    plan = _plan(picture, recipe)
+    pixels, profile, use = _render(picture, plan, recipe)
+    height, width = pixels.shape[:2]
+    provenance = _provenance(picture, plan, recipe, profile, use)
+    return Shrunk(turbo.encode(pixels, recipe.quality), width, height, provenance, pillow.histogram(pixels))
 
 
 def shrink_pixels(data: bytes, recipe: Recipe) -> NDArray[np.uint8]:
@@ -142,7 +80,8 @@ def shrink_pixels(data: bytes, recipe: Recipe) -> NDArray[np.uint8]:
     Raises:
         CorruptImageError: as `shrink_image` does.
     """
-    return np.asarray(_render(_read(data, recipe), recipe).convert("RGB"))
+    picture = read_picture(data, recipe)
+    return _render(picture, _plan(picture, recipe), recipe)[0][..., :3]
 
 
 def decode_jpeg(data: bytes) -> NDArray[np.uint8]:
@@ -158,9 +97,12 @@ def decode_jpeg(data: bytes) -> NDArray[np.uint8]:
         CorruptImageError: if it is not a JPEG, or any part of it is missing or does not decode.
     """
     header = read_jpeg_header(data)
-    if header.kind not in _TURBO_KINDS or header.kind[-1] == _CMYK:
+    if not turbo.can_decode(header) or header.kind[-1] == turbo.CMYK:
         raise CorruptImageError("unsupported", "The JPEG is not 8 bits, gray or RGB, as samples are.")
-    return _decode_strict(data, header, 1, "RGB")
+    pixels, notes = turbo.decode(data, header, 1, "RGB")
+    if notes:
+        raise CorruptImageError("corrupt", f"The JPEG is not as it was written: {notes[0]}")
+    return pixels
 
 
 def encode_jpeg(image_HWC: NDArray[np.uint8], quality: int, exif: bytes | None = None) -> bytes:
@@ -175,207 +117,232 @@ def encode_jpeg(image_HWC: NDArray[np.uint8], quality: int, exif: bytes | None =
     Returns:
         A JPEG file.
     """
-    jpeg: bytes = simplejpeg.encode_jpeg(image_HWC, quality, colorspace="RGB", colorsubsampling="420")
+    jpeg = turbo.encode(image_HWC, quality)
     if exif is None:
         return jpeg
     payload = b"Exif\0\0" + exif.removeprefix(b"Exif\0\0")
     return jpeg[:2] + b"\xff\xe1" + (len(payload) + 2).to_bytes(2, "big") + payload + jpeg[2:]
 
 
-# ---- pixels: from a decoded picture to a sample
+# ---- from a decoded picture to a sample
 
 
-def _read(data: bytes, recipe: Recipe) -> _Source:
-    """Decode a file of any format."""
+def _plan(picture: Picture, recipe: Recipe) -> Geometry:
+    width, height = upright_size(picture.width, picture.height, picture.orientation)
+    check_shape(width, height, recipe)
+    return plan_geometry(width, height, recipe)
+
+
+def _render(
+    picture: Picture, plan: Geometry, recipe: Recipe
+) -> tuple[NDArray[np.uint8], str | None, ProfileUse]:
+    """Crop, resample, turn, convert, lay on the background; RGB or RGBX, and what became of the profile."""
+    small, mode = pillow.resample(picture, plan), picture.image.mode
+    profile: str | None = None
+    use: ProfileUse = "none"
+    if mode != "RGBX" or picture.icc is not None:
+        alpha = small[..., -1:] if mode in {"LA", "RGBA"} else None
+        space = _SPACES.get(mode, "RGB")
+        small = np.ascontiguousarray(small[..., : _CHANNELS[space]])
+        small, profile, use = to_srgb(small, space, picture.icc)
+        small = _to_rgb(small)
+        if alpha is not None:
+            small = _on_background(small, alpha, recipe)
+    return (_pad(small, recipe) if recipe.fit == "contain" else small), profile, use
+
+
+def _to_rgb(pixels_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Spread gray to three channels; inks without a profile are light times what the black leaves of it."""
+    channels = pixels_HWC.shape[2]
+    if channels == 1:
+        return np.ascontiguousarray(np.broadcast_to(pixels_HWC, (*pixels_HWC.shape[:2], 3)))
+    if channels == turbo.CMYK:
+        light = 255 - pixels_HWC.astype(np.uint16)
+        return ((light[..., :3] * light[..., 3:] + 127) // 255).astype(np.uint8)
+    return pixels_HWC
+
+
+def _on_background(
+    pixels_HWC: NDArray[np.uint8], alpha_HW1: NDArray[np.uint8], recipe: Recipe
+) -> NDArray[np.uint8]:
+    """Lay a picture on the background."""
+    alpha = alpha_HW1.astype(np.uint32)
+    background = np.array(recipe.background, np.uint32)
+    return ((pixels_HWC * alpha + background * (255 - alpha) + 127) // 255).astype(np.uint8)
+
+
+def _pad(pixels_HWC: NDArray[np.uint8], recipe: Recipe) -> NDArray[np.uint8]:
+    """Centre a picture on a square of the background."""
+    height, width = pixels_HWC.shape[:2]
+    canvas = np.full((recipe.size, recipe.size, 3), recipe.background, np.uint8)
+    top, left = (recipe.size - height) // 2, (recipe.size - width) // 2
+    canvas[top : top + height, left : left + width] = pixels_HWC[..., :3]
+    return canvas
+
+
+def _provenance(
+    picture: Picture, plan: Geometry, recipe: Recipe, profile: str | None, use: ProfileUse
+) -> Provenance:
+    left, top, right, bottom = plan.box
+    width, height = upright_size(picture.width, picture.height, picture.orientation)
+    is_padded = recipe.fit == "contain"
+    return Provenance(
+        source_format=picture.source_format,
+        source_mode=picture.source_mode,
+        source_bits=picture.source_bits,
+        source_width=width,
+        source_height=height,
+        orientation=picture.orientation,
+        scale_denominator=picture.scale_denominator,
+        crop_left=left,
+        crop_top=top,
+        crop_right=right,
+        crop_bottom=bottom,
+        scale_x=plan.width / (right - left),
+        scale_y=plan.height / (bottom - top),
+        offset_x=(recipe.size - plan.width) // 2 if is_padded else 0,
+        offset_y=(recipe.size - plan.height) // 2 if is_padded else 0,
+        profile=profile,
+        profile_use=use,
+        frames_dropped=picture.frames - 1,
+        alpha=pillow.has_alpha(picture.image),
+        upscaled=is_enlarged(plan),
+        rows_present=picture.rows_present,
+        notes=picture.notes,
+    )
+
+
+# ---- from bytes to a decoded picture
+
+
+def read_picture(data: bytes, recipe: Recipe) -> Picture:
+    """Decode a file of any format, a JPEG as small as the recipe allows.
+
+    Raises:
+        CorruptImageError: as `shrink_image` does.
+    """
     if not data:
         raise CorruptImageError("empty", "The file is empty.")
     if data.startswith(b"\xff\xd8"):
         return _read_jpeg(data, recipe)
-    return _read_with_pillow(data, recipe.background)
+    kind = sniff.recognise(data)
+    _require_picture(kind)
+    if kind.format in _RASTER_READERS:
+        return _wrap(_RASTER_READERS[kind.format](data, recipe.max_pixels), kind.format)
+    return pillow.read(data, kind.format, recipe.max_pixels)
 
 
-def _render(source: _Source, recipe: Recipe) -> Image.Image:
-    """Crop, resample, turn and pad, to RGB or RGBX."""
-    upright = upright_size(source.width, source.height, source.orientation)
-    image = _resample(source, plan_geometry(*upright, recipe))
-    # An ICC profile, once it counts, is applied here: to 50,000 pixels rather than to 12 million.
-    return _pad(image, recipe) if recipe.fit == "contain" else image
+def _require_picture(kind: sniff.Kind) -> None:
+    if kind.family == "other":
+        raise CorruptImageError("not_an_image", f"This is {kind.format}.")
+    if kind.family == "camera_raw":
+        remedy = "develop it to JPEG or TIFF, or take the JPEG that the camera wrote beside it"
+        raise CorruptImageError("camera_raw", f"This is a camera raw file, {kind.format}: {remedy}.")
+    if kind.family == "unsupported":
+        raise CorruptImageError("unsupported", f"{kind.format} is not read: convert it to PNG or JPEG.")
 
 
-def _resample(source: _Source, geometry: Geometry) -> Image.Image:
-    """Cut the box out and resample it as stored, then turn the small result upright."""
-    left, top, right, bottom = (edge / source.scale_denominator for edge in geometry.box)
-    size = upright_size(geometry.width, geometry.height, source.orientation)
-    if source.orientation >= FIRST_SIDEWAYS:
-        left, top, right, bottom = top, left, bottom, right
-    small = source.image.resize(size, Image.Resampling.LANCZOS, box=(left, top, right, bottom))
-    turn = _UPRIGHT.get(source.orientation)
-    return small if turn is None else small.transpose(turn)
+def _wrap(raster: codecs.Raster, name: str) -> Picture:
+    height, width = raster.pixels.shape[:2]
+    return Picture(
+        image=pillow.wrap(raster.pixels, raster.mode),
+        width=width,
+        height=height,
+        source_format=name,
+        source_mode=raster.source_mode,
+        source_bits=raster.source_bits,
+        orientation=raster.orientation,
+        icc=raster.icc,
+        frames=raster.frames,
+        notes=raster.notes,
+    )
 
 
-def _pad(image: Image.Image, recipe: Recipe) -> Image.Image:
-    """Centre a picture on a square of the background."""
-    canvas = Image.new("RGB", (recipe.size, recipe.size), recipe.background)
-    canvas.paste(image.convert("RGB"), ((recipe.size - image.width) // 2, (recipe.size - image.height) // 2))
-    return canvas
-
-
-# ---- JPEG in
-
-
-def _read_jpeg(data: bytes, recipe: Recipe) -> _Source:
-    """Decode a JPEG as small as the recipe allows."""
+def _read_jpeg(data: bytes, recipe: Recipe) -> Picture:
     header = read_jpeg_header(data)
-    if header.kind not in _TURBO_KINDS:
-        return _read_odd_jpeg(data, header)
+    check_size(header.width, header.height, recipe.max_pixels)
+    if turbo.can_decode(header):
+        return _read_turbo(data, header, recipe)
+    sof, bits, components = header.kind
+    if sof == 3 or bits == 12:  # noqa: PLR2004 - lossless, and 12 bits a sample
+        raster = codecs.read_deep_jpeg(data, header)
+        return _wrap(raster, "JPEG")
+    raise CorruptImageError(
+        "unsupported", f"JPEGs of kind SOF{sof} with {bits} bits and {components} components are not decoded."
+    )
+
+
+def _scale_for(header: JpegHeader, recipe: Recipe) -> int:
     upright = upright_size(header.width, header.height, header.orientation)
-    scale = plan_geometry(*upright, recipe).scale_denominator
-    is_cmyk = header.kind[-1] == _CMYK
+    check_shape(*upright, recipe)
+    return plan_geometry(*upright, recipe).scale_denominator
+
+
+def _read_turbo(data: bytes, header: JpegHeader, recipe: Recipe) -> Picture:
+    """Decode a JPEG as small as the recipe allows."""
+    scale = _scale_for(header, recipe)
+    colorspace = "CMYK" if header.kind[-1] == turbo.CMYK else "RGBX"
+    rows, whole = header.height, header
     try:
-        pixels = _decode_strict(data, header, scale, "CMYK" if is_cmyk else "RGBX")
-    except _OddSamplingError:
-        return _read_odd_jpeg(data, header)
-    if is_cmyk:  # nothing is missing; Pillow knows whether the inks are inverted
-        return _read_odd_jpeg(data, header)
-    image = Image.frombuffer("RGBX", pixels.shape[1::-1], pixels, "raw", "RGBX", 0, 1)
-    return _Source(image, header.width, header.height, "JPEG", header.orientation, scale)
+        decoded = turbo.decode(data, header, scale, colorspace)
+    except turbo.OddSamplingError:
+        picture = pillow.read(data, "JPEG", recipe.max_pixels)
+        return _described(picture, data, header)
+    except turbo.CutOffError as error:
+        header, rows, scale, decoded = _keep_rows(error.data, header, recipe, colorspace)
+    pixels, notes = decoded
+    if colorspace == "CMYK" and has_adobe_marker(data, whole):
+        pixels = np.subtract(255, pixels)
+    picture = Picture(
+        image=pillow.wrap(pixels, colorspace),
+        width=header.width,
+        height=header.height,
+        source_format="JPEG",
+        source_mode=_MODES[header.kind[-1]],
+        scale_denominator=scale,
+        rows_present=rows / whole.height,
+        notes=notes,
+    )
+    return _described(picture, data, whole)
 
 
-def _read_odd_jpeg(data: bytes, header: JpegHeader) -> _Source:
-    """Let Pillow decode what simplejpeg cannot: CMYK, odd sampling factors, other kinds if it can."""
-    try:
-        source = _read_with_pillow(data, (0, 0, 0))
-    except CorruptImageError as error:
-        if header.kind in _TURBO_KINDS or error.code == "truncated":
-            raise
-        kind = "SOF{}, {} bits, {} components".format(*header.kind)
-        raise CorruptImageError("unsupported", f"JPEGs of kind {kind} are not decoded.") from error
-    return dataclasses.replace(source, format="JPEG", orientation=header.orientation)
+def _keep_rows(
+    data: bytes, header: JpegHeader, recipe: Recipe, colorspace: str
+) -> tuple[JpegHeader, int, int, turbo.Decoded]:
+    """Decode what is there of a cut-off JPEG, if that is wanted.
 
-
-class _OddSamplingError(CorruptImageError):
-    """TurboJPEG refuses sampling factors that libjpeg, and so Pillow, decodes."""
-
-
-def _decode_strict(data: bytes, header: JpegHeader, scale: int, colorspace: str) -> NDArray[np.uint8]:
-    """Decode at 1/`scale` to uint8 (H, W, bytes a pixel); any warning but a harmless one raises."""
-    size = -(-header.height // scale), -(-header.width // scale)
-    for _ in range(3):  # as it is, without junk in its header, without padding at its end
-        try:
-            pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(
-                data,
-                colorspace,
-                fastupsample=scale > 1,  # chroma need not be smooth before it is averaged: 0 to 1.6 dB better
-                min_height=size[0],
-                min_width=size[1],
-                min_factor=scale if scale > 1 else _UNSCALED,
-            )
-        except ValueError as error:
-            data = _mend(data, str(error))
-        else:
-            if pixels.shape[:2] == size:
-                return pixels
-    raise CorruptImageError("corrupt", "The JPEG decodes only with bytes left over among its pixels.")
-
-
-def _mend(data: bytes, warning: str) -> bytes:
-    """Take out what a harmless warning was about, so that decoding again shows whether there are others.
-
-    libjpeg reports only its last warning: to overlook a harmless one would be to overlook all before it.
+    Returns:
+        Header of what is kept, rows that are there in full, scale, and the pixels.
 
     Raises:
-        CorruptImageError: if the warning is not harmless.
+        CorruptImageError: ``truncated``, with the share of rows that are there.
     """
-    if "subsampling" in warning:
-        raise _OddSamplingError("unsupported", "The sampling factors of the JPEG are not supported.")
-    padding = re.search(r"(\d+) extraneous bytes before marker 0xd9", warning)
-    if padding:
-        return without_padding(data, int(padding[1]))
-    if "bad ICC marker" in warning or "extraneous bytes before marker" in warning:
-        return without_junk(data)
-    code = "truncated" if "Premature end of JPEG" in warning else "corrupt"
-    raise CorruptImageError(code, f"The JPEG does not decode: {warning}.")
+    rows = turbo.count_rows(data, header)
+    coarse = before_last_scan(data, header)
+    if recipe.on_truncated == "keep" and coarse is not None:
+        scale = _scale_for(header, recipe)
+        pixels = turbo.decode(coarse, header, scale, colorspace).pixels
+        note = "Cut off: its last scans are missing, so it is coarser than it was."
+        return header, rows, scale, turbo.Decoded(pixels, (note,))
+    if recipe.on_truncated == "keep" and rows:
+        kept = read_jpeg_header(data)
+        kept = turbo.with_rows(kept, rows)
+        scale = _scale_for(kept, recipe)
+        return kept, rows, scale, turbo.decode_rows(data, kept, scale, colorspace)
+    share = f"{rows / header.height:.0%} of its rows are there"
+    raise CorruptImageError("truncated", f"The file ends before its picture does: {share}.")
 
 
-# ---- everything else in, through Pillow
-
-
-def _read_with_pillow(data: bytes, background: tuple[int, int, int]) -> _Source:
-    """Let Pillow decode every pixel, and say in our words what went wrong."""
-    with warnings.catch_warnings():  # of odd metadata and large pictures, neither of them news here
-        warnings.simplefilter("ignore")
-        try:
-            return _open_with_pillow(data, background)
-        except (CorruptImageError, MemoryError):
-            raise
-        except Exception as error:  # its plugins raise anything from struct.error to ZeroDivisionError
-            raise _explain(data, error) from error
-
-
-def _open_with_pillow(data: bytes, background: tuple[int, int, int]) -> _Source:
-    with Image.open(io.BytesIO(data)) as image:
-        check_size(*image.size)
-        image.load()  # before EXIF is asked for: what that swallows would be missing from the pixels
-        if image.format == "TIFF" and image.getexif().get(_TIFF_SUBFILE_TYPE) == 1:
-            raise CorruptImageError("unsupported", "This is a camera raw file; what shows is its thumbnail.")
-        rgb, orientation = _to_rgb(image, background), _pillow_orientation(image)
-        return _Source(rgb, *rgb.size, str(image.format), orientation, 1)
-
-
-def _pillow_orientation(image: Image.Image) -> int:
-    """Return what is left to turn: nothing for a TIFF, which Pillow turns itself."""
-    try:
-        return valid_orientation(image.getexif().get(EXIF_ORIENTATION))
-    except Exception:  # noqa: BLE001 - a broken EXIF block raises anything, and is no reason to lose a picture
-        return 1
-
-
-def _to_rgb(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
-    """Bring any mode to RGB, transparent pixels on the background.
-
-    Laying a picture on a plain background before resampling is resampling with premultiplied alpha.
-    """
-    if image.mode.startswith("I;16"):
-        gray = (np.asarray(image).astype(np.uint32) + 128) // 257  # 0..65535 to 0..255, rounded
-        return Image.fromarray(gray.astype(np.uint8)).convert("RGB")
-    if image.mode in {"I", "F"}:
-        raise CorruptImageError("unsupported", "Samples of 32 bits have no known range.")
-    if not image.has_transparency_data:
-        return image.convert("RGB")
-    canvas = Image.new("RGBA", image.size, (*background, 255))
-    return Image.alpha_composite(canvas, image.convert("RGBA")).convert("RGB")
-
-
-_UNREAD = "which the installed Pillow does not read"
-_KINDS = (  # what unrecognised bytes may be: how they begin, code, name
-    (rb"\s*<(!doctype html|html)", "not_an_image", "an HTML page"),
-    (rb"\s*<(\?xml|svg)", "not_an_image", "an SVG or XML text"),
-    (rb"version https://git-lfs", "not_an_image", "a Git LFS pointer, not the file it points to"),
-    (rb"\x00\x05\x16[\x00\x07]", "not_an_image", "a side file of macOS, not the picture"),
-    (rb".{4}ftyp(hei|hev|mif|msf|avi)", "unsupported", f"HEIC or AVIF, {_UNREAD}"),
-    (rb"RIFF.{4}WEBP", "unsupported", f"WebP, {_UNREAD}"),
-    (rb"\xff\x0a|\x00{3}\x0cJXL ", "unsupported", f"JPEG XL, {_UNREAD}"),
-    (rb"II[*+]\0|MM\0[*+]", "unsupported", f"a kind of TIFF {_UNREAD}"),
-    (rb"\x89PNG|GIF8|BM", "corrupt", "a picture with a broken header"),
-    (rb"", "not_an_image", "no picture in any format that the installed Pillow reads"),
-)
-
-
-def _explain(data: bytes, error: Exception) -> CorruptImageError:
-    """Find the code and the sentence for what Pillow raised."""
-    text = f"{type(error).__name__}: {error}"
-    if isinstance(error, Image.DecompressionBombError):
-        return CorruptImageError("too_large", f"The header states more than {MAX_PIXELS:,} pixels.")
-    if isinstance(error, PIL.UnidentifiedImageError):
-        code, name = next(
-            (code, name) for begin, code, name in _KINDS if re.match(begin, data, re.DOTALL | re.IGNORECASE)
-        )
-        return CorruptImageError(code, f"This is {name}.")
-    if "truncated" in text:
-        return CorruptImageError("truncated", f"The picture is cut off: {text}.")
-    if re.search(r"not available|unsupported|cannot handle|conversion from", text, re.IGNORECASE):
-        return CorruptImageError("unsupported", f"The installed Pillow cannot decode this: {text}.")
-    return CorruptImageError("corrupt", f"The picture does not decode: {text}.")
+def _described(picture: Picture, data: bytes, header: JpegHeader) -> Picture:
+    """Add what the markers of a JPEG say."""
+    profile = containers.jpeg_icc(data, header.segments)
+    return dataclasses.replace(
+        picture,
+        source_format="JPEG",
+        orientation=header.orientation,
+        icc=b"" if profile.broken else profile.data,
+        frames=count_pictures(data, header),
+    )
 
 
 # ---- the engines
@@ -383,40 +350,20 @@ def _explain(data: bytes, error: Exception) -> CorruptImageError:
 
 def engine_versions() -> dict[str, str]:
     """Return what decides the bytes of a sample besides the recipe: name of each engine to its version."""
-    owners = _pil_owners()
     return {
-        "pillow": PIL.__version__,
-        "pillow_distribution": next(iter(owners), "unknown"),
-        "pillow_libjpeg_turbo": features.version_feature("libjpeg_turbo") or "none",
-        "simplejpeg": simplejpeg.__version__,
+        **pillow.engine_versions(),
+        **codecs.engine_versions(),
+        "simplejpeg": turbo.engine_version(),
         "numpy": np.__version__,
     }
 
 
-def check_single_pil() -> None:
-    """Make sure that the package PIL is one distribution, whole.
-
-    Raises:
-        DeviceError: if pillow and pillow-simd have both written it, or its version is not its owner's.
-    """
-    owners = _pil_owners()
-    remedy = "run `pip uninstall -y pillow pillow-simd` and install the one you want again"
-    if len(owners) > 1:
-        named = " and ".join(f"{name} {version}" for name, version in owners.items())
-        raise DeviceError(f"{named} have overwritten each other's package PIL: {remedy}.")
-    for name, version in owners.items():
-        if version != PIL.__version__:
-            raise DeviceError(f"{name} {version} is installed, but PIL is {PIL.__version__}: {remedy}.")
-
-
-def _pil_owners() -> dict[str, str]:
-    """Return name and version of each distribution that has files of PIL; a shim without files has none."""
-    owners = {}
-    for name in ("pillow", "pillow-simd"):
-        try:
-            distribution = importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        if any(file.parts[0] == "PIL" for file in distribution.files or ()):
-            owners[name] = distribution.version
-    return owners
+def readable_formats() -> dict[str, str | None]:
+    """Return for each format None if it can be read here, else the distribution that is missing."""
+    versions = pillow.engine_versions()
+    plain = ["JPEG", "12-bit and lossless JPEG", "PNG", "GIF", "BMP", "WebP", "TIFF", "JPEG 2000"]
+    missing = {
+        name: distribution if versions[distribution.replace("-", "_")] == "none" else None
+        for name, (_, distribution) in pillow.PLUGINS.items()
+    }
+    return {**dict.fromkeys(plain), **missing}

@@ -239,7 +239,7 @@ class _Decoder:
         status, peak = _reap(self._process)
         self._is_over = True
         self._last_words = _read_all(self._printed)
-        is_full = peak > self._peak_at_start and peak * _RSS_UNIT >= _NEARLY * self.memory_limit
+        is_full = 0 < self._peak_at_start < peak and peak * _RSS_UNIT >= _NEARLY * self.memory_limit
         return _EndedError(*explain_end(status, self._last_words, is_full=is_full))
 
     def end(self) -> None:

@@ -6,25 +6,33 @@ Pure functions of bytes; the pixels themselves are decoded elsewhere.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
-import struct
 from typing import TYPE_CHECKING
 
-from ingest.build.geometry import check_size
+from ingest.build import tiff
 from ingest.errors import CorruptImageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-EXIF_ORIENTATION = 0x0112
-"""Number of the EXIF tag that says how a picture is to be turned."""
+END = b"\xff\xd9"
+"""The marker behind the last pixel."""
 
-_SOF0, _SOI, _EOI, _SOS, _APP0, _APP1, _APP14, _APP15, _COM = (
+_SOF0, _SOI, _EOI, _SOS, _APP0, _APP1, _APP2, _APP14, _APP15, _COM = (
     *(0xC0, 0xD8, 0xD9, 0xDA),
-    *(0xE0, 0xE1, 0xEE, 0xEF, 0xFE),
+    *(0xE0, 0xE1, 0xE2, 0xEE, 0xEF, 0xFE),
 )
+_DRI = 0xDD
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _WITHOUT_PAYLOAD = frozenset({0x01, *range(0xD0, 0xD8)})
+_RESTART = re.compile(rb"\xff[\xd0-\xd7]")
+_BEHIND_SCAN = re.compile(rb"\xff+([^\x00\x01\xd0-\xd7\xff])")  # neither data nor a restart
+_NOT_ZERO = re.compile(rb"[^\0]")
+_BLOCK_BYTES = 4096  # of file systems, and a multiple of what networks and disks lose at once
+_SECTOR_BYTES = 512
+_MPF_NUMBER_OF_IMAGES = 0xB001
+_MOST_PICTURES = 1000
 # As libjpeg looks for one: after any junk, any number of FF, then neither 00 nor FF.
 _MARKER = re.compile(rb"\xff+([^\x00\xff])")
 
@@ -52,7 +60,7 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
     """Read what stands before the first scan, finding the same segments as libjpeg.
 
     Raises:
-        CorruptImageError: ``not_an_image``, ``truncated``, ``corrupt`` or ``too_large``.
+        CorruptImageError: ``not_an_image``, ``truncated`` or ``corrupt``.
     """
     if not data.startswith(b"\xff\xd8"):
         raise CorruptImageError("not_an_image", "The bytes do not begin as a JPEG does.")
@@ -61,7 +69,6 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
     if len(frame) < len("MLLPHHWWC"):  # marker, length, precision, height, width, components
         raise CorruptImageError("corrupt", "The JPEG has no frame header before its pixels.")
     height, width = int.from_bytes(frame[4:6], "big"), int.from_bytes(frame[6:8], "big")
-    check_size(width, height)
     kind = frame[0] - _SOF0, frame[3], frame[8]
     return JpegHeader(width, height, kind, _jpeg_orientation(data, segments), segments)
 
@@ -72,14 +79,18 @@ def _iter_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
     while marker != _SOS:
         found = _MARKER.search(data, position)
         if found is None:
-            raise CorruptImageError("truncated", "The JPEG ends within its header.")
+            raise CorruptImageError(
+                "truncated", "The file ends within its header: none of its picture is there."
+            )
         marker, position = found[1][0], found.end()
         if marker in {_SOI, _EOI}:
             raise CorruptImageError("corrupt", "The JPEG begins or ends again before its first pixel.")
         if marker not in _WITHOUT_PAYLOAD:
             begin, end = position + 2, position + int.from_bytes(data[position : position + 2], "big")
             if not begin <= end <= len(data):
-                raise CorruptImageError("truncated", "The JPEG ends within its header.")
+                raise CorruptImageError(
+                    "truncated", "The file ends within its header: none of its picture is there."
+                )
             yield marker, begin, end
             position = end
 
@@ -88,28 +99,8 @@ def _jpeg_orientation(data: bytes, segments: tuple[tuple[int, int, int], ...]) -
     """Return the orientation of the first EXIF block, 1 if there is none."""
     for marker, begin, end in segments:
         if marker == _APP1 and data.startswith(b"Exif\0", begin, end):
-            return _tiff_orientation(data[begin + 6 : end])
+            return tiff.orientation_of(tiff.read_tags(data[begin + 6 : end]))
     return 1
-
-
-def _tiff_orientation(exif: bytes) -> int:
-    """Read the orientation from a TIFF block, 1 where it is missing, broken or not 1 to 8."""
-    order = {b"II": "<", b"MM": ">"}.get(exif[:2])
-    if order is None or len(exif) < 10:  # noqa: PLR2004 - its header, and the number of entries
-        return 1
-    (directory,) = struct.unpack_from(order + "I", exif, 4)
-    (count,) = struct.unpack(order + "H", exif[directory : directory + 2].ljust(2, b"\0"))
-    entries = exif[directory + 2 :][: 12 * count]
-    for tag, kind, _, value in struct.iter_unpack(order + "HHI4s", entries[: len(entries) // 12 * 12]):
-        if tag == EXIF_ORIENTATION:
-            is_long = kind in {4, 9}  # it should be a short; some cameras write a long
-            return valid_orientation(*struct.unpack(order + ("I" if is_long else "H2x"), value))
-    return 1
-
-
-def valid_orientation(value: object) -> int:
-    """Return 1 to 8, and 1 for anything else."""
-    return value if isinstance(value, int) and value in range(1, 9) else 1
 
 
 def without_junk(data: bytes) -> bytes:
@@ -125,5 +116,136 @@ def without_junk(data: bytes) -> bytes:
 
 def without_padding(data: bytes, num_bytes: int) -> bytes:
     """Leave out `num_bytes` of padding before the end marker."""
-    end = data.find(b"\xff\xd9", read_jpeg_header(data).segments[-1][2])
+    end = data.find(END, read_jpeg_header(data).segments[-1][2])
     return data[: end - num_bytes] + data[end:]
+
+
+def without_surplus(data: bytes, header: JpegHeader) -> bytes:
+    """End the picture behind its last restart interval, where a scan has more of them than pixels need.
+
+    Raises:
+        CorruptImageError: ``corrupt``: it has not, so the surplus lies among the pixels.
+    """
+    begin, interval = header.segments[-1][2], _restart_interval(data, header)
+    width, height = mcu_size(data, header)
+    needed = -(-(-(-header.width // width) * -(-header.height // height)) // max(1, interval))
+    ends = list(itertools.islice(_RESTART.finditer(data, begin), needed))
+    if not interval or len(ends) < needed or len(list(_iter_scans(data, header))) > 1:
+        raise CorruptImageError("corrupt", "Bytes that belong to nothing stand among the pixels of the JPEG.")
+    return data[: ends[-1].start()] + END
+
+
+def with_height(data: bytes, header: JpegHeader, rows: int) -> bytes:
+    """Make the header state `rows` rows, and end the file with the end marker."""
+    begin = _frame(header)
+    return data[: begin + 1] + rows.to_bytes(2, "big") + data[begin + 3 :] + END
+
+
+def mcu_size(data: bytes, header: JpegHeader) -> tuple[int, int]:
+    """Return width and height of the unit in which the first scan is coded, in pixels (ISO 10918-1, A.2).
+
+    Eight times the largest sampling factors; of a single component that is alone, one block.
+    """
+    begin = _frame(header)
+    factors = [data[begin + 7 + 3 * index] for index in range(header.kind[-1])]
+    if len(factors) == 1:
+        return 8, 8
+    return 8 * max(factor >> 4 for factor in factors), 8 * max(factor & 15 for factor in factors)
+
+
+def is_complete(data: bytes, header: JpegHeader) -> bool:
+    """Return whether a JPEG of several scans has those that bring every coefficient to its last bit.
+
+    One scan holds a whole baseline picture. Progressive ones come in many (ISO 10918-1, annex G), and a file
+    that ends between two of them decodes without a fault, only coarser.
+    """
+    missing = {component: set(range(64)) for component in _components(data, header)}
+    for begin, end in _iter_scans(data, header):
+        scan = data[begin:end]
+        first, last, bits = scan[-3:]
+        for component in scan[1 : 1 + 2 * scan[0] : 2]:
+            if bits & 15 == 0:
+                missing.get(component, set()).difference_update(range(first, last + 1))
+    return not any(missing.values())
+
+
+def before_last_scan(data: bytes, header: JpegHeader) -> bytes | None:
+    """Leave out the last scan of a file that was cut in it; None where it has no other."""
+    *complete, last = _iter_scans(data, header)
+    seen = {component for begin, end in complete for component in data[begin + 1 : end - 3 : 2]}
+    if not seen.issuperset(_components(data, header)):
+        return None
+    return data[: last[0] - 4] + END
+
+
+def has_zero_block(data: bytes, header: JpegHeader) -> bool:
+    """Return whether a whole block of a disk, all zero bytes, stands among the pixels: it was lost.
+
+    Compressed pixels of a plain surface can be zero bytes for long, but do not begin and end with a block.
+    """
+    begin = header.segments[-1][2]
+    zeros = data.find(bytes(_BLOCK_BYTES), begin)
+    while zeros >= 0:
+        end = _NOT_ZERO.search(data, zeros)
+        if end is None or data.find(END, begin, zeros) >= 0:
+            return False  # at the end of the file, or behind the picture
+        if end.start() % _BLOCK_BYTES == 0 and (end.start() - zeros) % _BLOCK_BYTES == 0:
+            return True
+        zeros = data.find(bytes(_BLOCK_BYTES), end.start())
+    return False
+
+
+def has_zero_tail(data: bytes) -> bool:
+    """Return whether the file ends in a sector or more of zero bytes: allocated, and never written."""
+    return data.endswith(bytes(_SECTOR_BYTES))
+
+
+def count_pictures(data: bytes, header: JpegHeader) -> int:
+    """Return the number of pictures in the file as its multi-picture block states (CIPA DC-007), else 1."""
+    for marker, begin, end in header.segments:
+        if marker == _APP2 and data.startswith(b"MPF\0", begin, end):
+            (number, *_) = tiff.read_tags(data[begin + 4 : end]).get(_MPF_NUMBER_OF_IMAGES, (1,))
+            return number if isinstance(number, int) and 1 <= number <= _MOST_PICTURES else 1
+    return 1
+
+
+def has_adobe_marker(data: bytes, header: JpegHeader) -> bool:
+    """Return whether Adobe wrote the file, and so its inks inverted: 255 is none."""
+    return any(
+        marker == _APP14 and data.startswith(b"Adobe", begin, end) for marker, begin, end in header.segments
+    )
+
+
+def _frame(header: JpegHeader) -> int:
+    """Return where the payload of the frame header begins."""
+    return next(begin for marker, begin, _ in header.segments if marker in _FRAMES)
+
+
+def _components(data: bytes, header: JpegHeader) -> list[int]:
+    """Return the numbers that the components have in scan headers."""
+    begin = _frame(header)
+    return [data[begin + 6 + 3 * index] for index in range(header.kind[-1])]
+
+
+def _restart_interval(data: bytes, header: JpegHeader) -> int:
+    return next(
+        (
+            int.from_bytes(data[begin : begin + 2], "big")
+            for marker, begin, _ in header.segments
+            if marker == _DRI
+        ),
+        0,
+    )
+
+
+def _iter_scans(data: bytes, header: JpegHeader) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of the payload of each scan's header, in the order of the file."""
+    begin, position = header.segments[-1][1:]
+    yield begin, position
+    while found := _BEHIND_SCAN.search(data, position):
+        marker, begin = found[1][0], found.end() + 2
+        position = found.end() + int.from_bytes(data[found.end() : begin], "big")
+        if marker in {_SOI, _EOI} or not begin <= position <= len(data):
+            return
+        if marker == _SOS and position - begin >= len("NCTSEA"):
+            yield begin, position

@@ -84,6 +84,7 @@ def test_other_format_version_is_refused(tmp_path: Path) -> None:
 def test_recipe_hash_tells_recipes_apart() -> None:
     """Every field of a recipe changes its hash, and a recipe survives its own JSON."""
     changes = {"size": 256, "fit": "contain", "fidelity": "exact", "quality": 80, "background": (0, 0, 0)}
+    changes |= {"upscale": "reject", "on_truncated": "keep", "max_pixels": 1000, "max_aspect": 4.0}
     recipes = [Recipe(), *(dataclasses.replace(Recipe(), **{name: value}) for name, value in changes.items())]
 
     assert set(changes) == {field.name for field in dataclasses.fields(Recipe)}
