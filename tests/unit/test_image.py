@@ -35,7 +35,7 @@ DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 CODES = set(REJECT_CODES)
 # Accepted by decoders that overlook bytes left over among the pixels: this picture is garbled.
 DAMAGED = {"tricky/corrupt-meta/hopper_bad_exif.jpg"}
-# Refused by other decoders, and wanted here; every pixel of the last one is there, its end marker alone is not.
+# Refused by other decoders, and wanted here; of the last one nothing but the end marker is missing.
 WANTED = {
     "tricky/other-format/chelsea.jxl",
     "tricky/process/cat-3449999_640_grayscale_12bit.jpg",
