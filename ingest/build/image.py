@@ -289,7 +289,7 @@ def _read_turbo(data: bytes, header: JpegHeader, recipe: Recipe) -> Picture:
         picture = pillow.read(data, "JPEG", recipe.max_pixels)
         return _described(picture, data, header)
     except turbo.CutOffError as error:
-        header, rows, scale, decoded = _keep_rows(error.data, header, recipe, colorspace)
+        header, rows, scale, decoded = _keep_rows(error.data, recipe, colorspace)
     pixels, notes = decoded
     if colorspace == "CMYK" and has_adobe_marker(data, whole):
         pixels = np.subtract(255, pixels)
@@ -306,9 +306,7 @@ def _read_turbo(data: bytes, header: JpegHeader, recipe: Recipe) -> Picture:
     return _described(picture, data, whole)
 
 
-def _keep_rows(
-    data: bytes, header: JpegHeader, recipe: Recipe, colorspace: str
-) -> tuple[JpegHeader, int, int, turbo.Decoded]:
+def _keep_rows(data: bytes, recipe: Recipe, colorspace: str) -> tuple[JpegHeader, int, int, turbo.Decoded]:
     """Decode what is there of a cut-off JPEG, if that is wanted.
 
     Returns:
@@ -317,6 +315,7 @@ def _keep_rows(
     Raises:
         CorruptImageError: ``truncated``, with the share of rows that are there.
     """
+    header = read_jpeg_header(data)
     rows = turbo.count_rows(data, header)
     coarse = before_last_scan(data, header)
     if recipe.on_truncated == "keep" and coarse is not None:
@@ -325,8 +324,7 @@ def _keep_rows(
         note = "Cut off: its last scans are missing, so it is coarser than it was."
         return header, rows, scale, turbo.Decoded(pixels, (note,))
     if recipe.on_truncated == "keep" and rows:
-        kept = read_jpeg_header(data)
-        kept = turbo.with_rows(kept, rows)
+        kept = turbo.with_rows(header, rows)
         scale = _scale_for(kept, recipe)
         return kept, rows, scale, turbo.decode_rows(data, kept, scale, colorspace)
     share = f"{rows / header.height:.0%} of its rows are there"

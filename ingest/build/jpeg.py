@@ -66,7 +66,8 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
         raise CorruptImageError("not_an_image", "The bytes do not begin as a JPEG does.")
     segments = tuple(_iter_segments(data))
     frame = next((data[begin - 3 : end] for marker, begin, end in segments if marker in _FRAMES), b"")
-    if len(frame) < len("MLLPHHWWC"):  # marker, length, precision, height, width, components
+    # Marker, length, precision, height, width, number of components, and three bytes for each.
+    if len(frame) < len("MLLPHHWWC") or len(frame) < len("MLLPHHWWC") + 3 * frame[8]:
         raise CorruptImageError("corrupt", "The JPEG has no frame header before its pixels.")
     height, width = int.from_bytes(frame[4:6], "big"), int.from_bytes(frame[6:8], "big")
     kind = frame[0] - _SOF0, frame[3], frame[8]
@@ -150,7 +151,7 @@ def mcu_size(data: bytes, header: JpegHeader) -> tuple[int, int]:
     factors = [data[begin + 7 + 3 * index] for index in range(header.kind[-1])]
     if len(factors) == 1:
         return 8, 8
-    return 8 * max(factor >> 4 for factor in factors), 8 * max(factor & 15 for factor in factors)
+    return 8 * max(1, *(factor >> 4 for factor in factors)), 8 * max(1, *(factor & 15 for factor in factors))
 
 
 def is_complete(data: bytes, header: JpegHeader) -> bool:

@@ -20,6 +20,7 @@ from ingest.build.jpeg import (
     has_zero_tail,
     is_complete,
     mcu_size,
+    read_jpeg_header,
     with_height,
     without_junk,
     without_padding,
@@ -91,6 +92,7 @@ def decode(data: bytes, header: JpegHeader, scale: int, colorspace: str) -> Deco
         except ValueError as error:
             data, note = _mend(data, header, str(error), cut_off=_NO_END in notes)
             notes.append(note)
+            header = read_jpeg_header(data)  # what was taken out has moved what stood behind it
         else:
             return Decoded(pixels, tuple(dict.fromkeys(notes)))
     raise CorruptImageError("corrupt", "The JPEG decodes only with bytes left over among its pixels.")
