@@ -17,7 +17,7 @@ DATA = ROOT.parent / "shared" / "data" / "tricky"
 @pytest.mark.skipif(not DATA.is_dir(), reason="the corpus ../shared/data is not here")
 @pytest.mark.parametrize("seed", [1_000_001, 1_000_002, 1_000_003])
 def test_every_input_is_a_sample_or_a_known_reject(seed):
-    """Whatever is done to the bytes of a picture, nothing else comes out; the limit of pixels bounds memory."""
+    """Whatever is done to the bytes of a picture, nothing else comes out of it."""
     spec = importlib.util.spec_from_file_location("fuzz", ROOT / "benchmarks" / "fuzz.py")
     fuzz = importlib.util.module_from_spec(spec)
     sys.modules["fuzz"] = fuzz
