@@ -25,9 +25,6 @@ from ingest.errors import CorruptImageError, DeviceError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Sizes are checked against the recipe before a pixel is decoded; PIL's own limit would only warn.
-Image.MAX_IMAGE_PIXELS = None
-
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -101,6 +98,8 @@ def read(data: bytes, name: str, max_pixels: int) -> Picture:
         CorruptImageError: ``too_large``, ``truncated``, ``corrupt`` or ``unsupported``.
     """
     _load_plugin(name)
+    # The GIF plugin allocates a canvas as it opens a file, before its size can be checked here.
+    Image.MAX_IMAGE_PIXELS = max_pixels
     with warnings.catch_warnings():  # of odd metadata and large pictures, neither of them news here
         warnings.simplefilter("ignore")
         try:
@@ -174,6 +173,8 @@ def _plain(image: Image.Image) -> Image.Image:
 def _explain(name: str, error: Exception) -> CorruptImageError:
     """Find the code and the sentence for what Pillow raised."""
     text = f"{type(error).__name__}: {error}"
+    if isinstance(error, Image.DecompressionBombError):
+        return CorruptImageError("too_large", f"The header of the {name} states more pixels than max_pixels.")
     if "truncated" in text or isinstance(error, EOFError):
         return CorruptImageError("truncated", f"The {name} ends before its picture does.")
     if re.search(r"not available|unsupported|cannot handle|conversion from", text, re.IGNORECASE):
