@@ -8,6 +8,7 @@ them as JSON to OUT.
 
 from __future__ import annotations
 
+import functools
 import json
 import platform
 import random
@@ -68,6 +69,7 @@ def mutate(data: bytes, other: bytes, chance: random.Random) -> bytes:
     return bytes(mutated)
 
 
+@functools.cache
 def sources(folder: str) -> list[bytes]:
     """Return the files to begin with, small enough for thousands of tries."""
     paths = sorted(path for path in Path(folder).rglob("*") if path.is_file())

@@ -146,19 +146,6 @@ def exists(url: str) -> bool:
         return bool(filesystem.exists(path))
 
 
-def is_readable(url: str) -> bool:
-    """Return whether the file at `url` is there and may be opened."""
-    if is_local(url) and not local_path(url).is_file():
-        return False
-    filesystem, path = _open_filesystem(url)
-    try:
-        with filesystem.open(path, "rb") as file:
-            file.read(1)
-    except OSError:
-        return False
-    return True
-
-
 def has_entries(url: str) -> bool:
     """Return whether a folder is at `url` with anything in it.
 

@@ -17,11 +17,10 @@ import numpy as np
 
 from ingest.build import containers, jpeg2000, streams, tiff, tiff_page
 from ingest.build.geometry import check_size
-from ingest.build.jpeg import read_jpeg_header
+from ingest.build.jpeg import adobe_transform, read_jpeg_header
 from ingest.build.pixels import on_canvas, to_eight_bits, ycc_to_rgb
 from ingest.build.tiff_pixels import check_fax, check_jpeg_segment, new_canvas, place_segment, to_pixels
 from ingest.errors import CorruptImageError, DataError
-from ingest.recipe import DEFAULT_MAX_PIXELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +40,8 @@ _GRAY, _COLOUR, _CMYK = 1, 3, 4  # channels
 _MODES: dict[int, Mode] = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 _NAMES = {"L": "gray", "LA": "gray+alpha", "RGB": "RGB", "RGBA": "RGB+alpha", "CMYK": "CMYK"}
 _LOSSLESS = 3  # SOF3
-_APP14, _YCC = 0xEE, 1  # Adobe's marker and one of its transforms
+_DEEP_BITS = 12
+_YCC = 1  # one of Adobe's transforms
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,8 +123,8 @@ def read_webp(data: bytes, max_pixels: int) -> Raster:
 # ---- PNG
 
 
-def read_deep_png(data: bytes, max_pixels: int = DEFAULT_MAX_PIXELS) -> Raster:
-    """Decode a PNG, as of 16 bits a channel, which Pillow reads as 8 bits or clips.
+def read_png(data: bytes, max_pixels: int) -> Raster:
+    """Decode a PNG: of an animation the first picture; 16 bits a channel are scaled, which Pillow clips.
 
     Args:
         data: a whole file.
@@ -163,20 +163,21 @@ def read_deep_jpeg(data: bytes, header: JpegHeader) -> Raster:
         CorruptImageError: ``truncated``, ``corrupt``, or ``unsupported`` for other kinds.
     """
     sof, bits, num_channels = header.kind
-    if sof > _LOSSLESS or num_channels not in {_GRAY, _COLOUR, _CMYK}:
+    is_known = sof == _LOSSLESS or (sof < _LOSSLESS and bits == _DEEP_BITS)
+    if not is_known or num_channels not in {_GRAY, _COLOUR, _CMYK}:
         sentence = f"JPEGs of SOF{sof}, {bits} bits and {num_channels} components are not decoded."
         raise CorruptImageError("unsupported", sentence)
     options, is_ycc = {}, False
     if sof == _LOSSLESS and num_channels == _COLOUR:  # which libjpeg-turbo does not convert
         # To convert would have been a loss: it is RGB even where JFIF's marker says otherwise.
-        is_ycc = _adobe_transform(data, header) == _YCC
+        is_ycc = adobe_transform(data, header) == _YCC
         options = dict.fromkeys(("colorspace", "outcolorspace"), "YCBCR" if is_ycc else "RGB")
     samples, notes = _decode_jpeg(data, header, **options)
     pixels = to_eight_bits(samples, bits)
     if is_ycc:
         pixels = ycc_to_rgb(pixels)
     mode = _mode_of(pixels, num_channels)
-    if mode == "CMYK" and _adobe_transform(data, header) is not None:
+    if mode == "CMYK" and adobe_transform(data, header) is not None:
         pixels = 255 - pixels  # Adobe writes how much of an ink is missing
     icc, notes = _with_notes(containers.jpeg_icc(data, header.segments), *notes)
     return Raster(pixels, mode, _NAMES[mode], bits, header.orientation, icc, 1, notes)
@@ -189,14 +190,6 @@ def _decode_jpeg(data: bytes, header: JpegHeader, **options: object) -> tuple[Sa
     if not np.array_equal(samples, _call("JPEG", imagecodecs.jpeg8_decode, scans.with_junk(), **options)):
         raise CorruptImageError("truncated", "The JPEG lacks part of its pixels.")
     return samples, (() if scans.is_ended else (streams.ENDS_EARLY,))
-
-
-def _adobe_transform(data: bytes, header: JpegHeader) -> int | None:
-    """Return the transform that Adobe's marker states: 0 none, 1 YCbCr, 2 YCCK; None without the marker."""
-    for marker, begin, end in header.segments:
-        if marker == _APP14 and data.startswith(b"Adobe", begin) and end - begin > 11:  # noqa: PLR2004 - its place
-            return data[begin + 11]
-    return None
 
 
 # ---- TIFF
@@ -392,6 +385,13 @@ def _transform(
 
 def engine_versions() -> dict[str, str]:
     """Return the versions of imagecodecs and of the libraries in it that decide about pixels."""
-    versions = imagecodecs.version(dict)
-    names = ("libwebp", "libtiff", "openjpeg", "libpng", "libjpeg_turbo", "lcms2")
-    return {"imagecodecs": imagecodecs.__version__, **{name: versions[name] for name in names}}
+    # Not `imagecodecs.version`, which loads every codec there is: 0.2 s.
+    found = (
+        imagecodecs.webp_version(),
+        imagecodecs.tiff_version(),
+        imagecodecs.jpeg2k_version(),
+        imagecodecs.png_version(),
+        imagecodecs.jpeg8_version(),
+        imagecodecs.cms_version(),
+    )
+    return {"imagecodecs": imagecodecs.__version__, **dict(text.split(" ", 1) for text in found)}

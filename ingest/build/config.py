@@ -205,7 +205,6 @@ def _allowed(key: str, error: Any) -> str:  # noqa: ANN401  pydantic's own recor
     special = {
         "samples_per_shard": "allowed are 'auto' or a whole number of 1 or more",
         "background": "allowed are three whole numbers from 0 to 255, red, green and blue",
-        "max_pixels": "allowed are whole numbers from 1 on",
         "max_aspect": "allowed are numbers from 1 on, or null",
         "max_rejects": "allowed are a share below 1 such as 0.5, a whole number of 0 or more, or null",
         "time_limit": "allowed are seconds, a number above 0",

@@ -20,7 +20,7 @@ import numpy as np
 from ingest.build import codecs, containers, pillow, sniff, turbo
 from ingest.build.colour import Mode, to_srgb
 from ingest.build.geometry import Geometry, check_shape, check_size, is_enlarged, plan_geometry, upright_size
-from ingest.build.jpeg import JpegHeader, before_last_scan, count_pictures, has_adobe_marker, read_jpeg_header
+from ingest.build.jpeg import JpegHeader, adobe_transform, before_last_scan, count_pictures, read_jpeg_header
 from ingest.build.pillow import Picture, check_single_pil
 from ingest.build.sample import ProfileUse, Provenance, Shrunk
 from ingest.errors import CorruptImageError
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 _RASTER_READERS: dict[str, Callable[[bytes, int], codecs.Raster]] = {
-    "PNG": codecs.read_deep_png,
+    "PNG": codecs.read_png,
     "WebP": codecs.read_webp,
     "TIFF": codecs.read_tiff,
     "JPEG 2000": codecs.read_jpeg2000,
@@ -263,13 +263,7 @@ def _read_jpeg(data: bytes, recipe: Recipe) -> Picture:
     check_size(header.width, header.height, recipe.max_pixels)
     if turbo.can_decode(header):
         return _read_turbo(data, header, recipe)
-    sof, bits, components = header.kind
-    if sof == 3 or bits == 12:  # noqa: PLR2004 - lossless, and 12 bits a sample
-        raster = codecs.read_deep_jpeg(data, header)
-        return _wrap(raster, "JPEG")
-    raise CorruptImageError(
-        "unsupported", f"JPEGs of kind SOF{sof} with {bits} bits and {components} components are not decoded."
-    )
+    return _wrap(codecs.read_deep_jpeg(data, header), "JPEG")
 
 
 def _scale_for(header: JpegHeader, recipe: Recipe) -> int:
@@ -291,7 +285,7 @@ def _read_turbo(data: bytes, header: JpegHeader, recipe: Recipe) -> Picture:
     except turbo.CutOffError as error:
         header, rows, scale, decoded = _keep_rows(error.data, recipe, colorspace)
     pixels, notes = decoded
-    if colorspace == "CMYK" and has_adobe_marker(data, whole):
+    if colorspace == "CMYK" and adobe_transform(data, whole) is not None:
         pixels = np.subtract(255, pixels)
     picture = Picture(
         image=pillow.wrap(pixels, colorspace),

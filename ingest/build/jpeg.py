@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 END = b"\xff\xd9"
 """The marker behind the last pixel."""
 
+MARKER = re.compile(rb"\xff+([^\x00\xff])")
+"""A marker, as libjpeg looks for one: after any junk, any number of FF, then neither 00 nor FF."""
+
 _SOF0, _SOI, _EOI, _SOS, _APP0, _APP1, _APP2, _APP14, _APP15, _COM = (
     *(0xC0, 0xD8, 0xD9, 0xDA),
     *(0xE0, 0xE1, 0xE2, 0xEE, 0xEF, 0xFE),
@@ -33,8 +36,7 @@ _BLOCK_BYTES = 4096  # of file systems, and a multiple of what networks and disk
 _SECTOR_BYTES = 512
 _MPF_NUMBER_OF_IMAGES = 0xB001
 _MOST_PICTURES = 1000
-# As libjpeg looks for one: after any junk, any number of FF, then neither 00 nor FF.
-_MARKER = re.compile(rb"\xff+([^\x00\xff])")
+_ADOBE_BYTES = 12  # its name, version, two words of flags, and the transform
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def _iter_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
     """Yield marker, begin and end of the payload of each segment, up to the first scan's header."""
     position, marker = 2, 0
     while marker != _SOS:
-        found = _MARKER.search(data, position)
+        found = MARKER.search(data, position)
         if found is None:
             raise CorruptImageError(
                 "truncated", "The file ends within its header: none of its picture is there."
@@ -210,11 +212,15 @@ def count_pictures(data: bytes, header: JpegHeader) -> int:
     return 1
 
 
-def has_adobe_marker(data: bytes, header: JpegHeader) -> bool:
-    """Return whether Adobe wrote the file, and so its inks inverted: 255 is none."""
-    return any(
-        marker == _APP14 and data.startswith(b"Adobe", begin, end) for marker, begin, end in header.segments
-    )
+def adobe_transform(data: bytes, header: JpegHeader) -> int | None:
+    """Return the transform that Adobe's marker states: 0 none, 1 YCbCr, 2 YCCK; None without the marker.
+
+    Where Adobe wrote the file, its inks are inverted: 255 is none.
+    """
+    for marker, begin, end in header.segments:
+        if marker == _APP14 and data.startswith(b"Adobe", begin, end) and end - begin >= _ADOBE_BYTES:
+            return data[begin + _ADOBE_BYTES - 1]
+    return None
 
 
 def _frame(header: JpegHeader) -> int:

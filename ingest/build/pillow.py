@@ -153,10 +153,10 @@ def _open(data: bytes, name: str, max_pixels: int) -> Picture:
 
 def _orientation(image: Image.Image) -> int:
     try:
-        value = image.getexif().get(tiff.ORIENTATION)
+        value = image.getexif().get(tiff.ORIENTATION, 1)
     except Exception:  # noqa: BLE001 - a broken EXIF block raises anything, and is no reason to lose a picture
         return 1
-    return value if isinstance(value, int) and value in range(1, 9) else 1
+    return tiff.orientation_of({tiff.ORIENTATION: (value,)})
 
 
 def _plain(image: Image.Image) -> Image.Image:
@@ -199,19 +199,10 @@ def resample(picture: Picture, geometry: Geometry) -> NDArray[np.uint8]:
     size = upright_size(geometry.width, geometry.height, picture.orientation)
     if picture.orientation >= FIRST_SIDEWAYS:
         left, top, right, bottom = top, left, bottom, right
-    left, top, right, bottom = _turned_box(picture, (left, top, right, bottom))
     small = picture.image.resize(size, Image.Resampling.LANCZOS, box=(left, top, right, bottom))
     turn = _UPRIGHT.get(picture.orientation)
     pixels = np.asarray(small if turn is None else small.transpose(turn))
     return pixels if pixels.ndim > 2 else pixels[..., np.newaxis]  # noqa: PLR2004 - gray has no axis of channels
-
-
-def _turned_box(
-    picture: Picture, box: tuple[float, float, float, float]
-) -> tuple[float, float, float, float]:
-    """Keep the box inside the image: a fraction may round to a hair beyond its edge."""
-    left, top, right, bottom = box
-    return left, top, min(right, picture.image.width), min(bottom, picture.image.height)
 
 
 def histogram(pixels_HWC: NDArray[np.uint8]) -> tuple[int, ...]:

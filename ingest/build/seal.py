@@ -86,10 +86,11 @@ def count_codes(rejects: pa.Table) -> dict[str, int]:
 
 
 def _require_few_rejects(max_rejects: float | None, num_files: int, rejects: pa.Table) -> None:
-    examples = {row["code"]: f"{row['source']}: {row['reason']}" for row in reversed(rejects.to_pylist())}
-    tally = Tally(num_files, rejects=count_codes(rejects), examples=examples)
+    tally = Tally(num_files, rejects=count_codes(rejects))
     if too_many(max_rejects, tally):
-        raise BuildError(too_many_sentence(max_rejects, tally))
+        rows = reversed(rejects.to_pylist())
+        examples = {row["code"]: f"{row['source']}: {row['reason']}" for row in rows}
+        raise BuildError(too_many_sentence(max_rejects, dataclasses.replace(tally, examples=examples)))
 
 
 def _nothing_sealed(head: PlanHead, rejects: pa.Table) -> str:

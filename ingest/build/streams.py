@@ -6,12 +6,12 @@ memory holds, or get lost in broken metadata; so each is handed its picture alon
 
 from __future__ import annotations
 
-import re
 import zlib
 from itertools import pairwise
 from typing import NamedTuple
 
 from ingest.build.containers import Chunk, png_chunks, webp_chunks
+from ingest.build.jpeg import END, MARKER
 from ingest.errors import CorruptImageError
 
 ENDS_EARLY = "The file ends early, after its last pixel."
@@ -124,7 +124,6 @@ class PngStream(NamedTuple):
         width: in pixels.
         height: in pixels.
         bits: bits a sample.
-        colour_type: 0 gray, 2 RGB, 3 palette, 4 gray and alpha, 6 RGBA.
         is_cut: whether the file ends before the chunk that ends it, so that pixels may be missing.
     """
 
@@ -132,7 +131,6 @@ class PngStream(NamedTuple):
     width: int
     height: int
     bits: int
-    colour_type: int
     is_cut: bool
 
 
@@ -164,7 +162,7 @@ def png_stream(data: bytes) -> PngStream:
     width, height = int.from_bytes(header[:4], "big"), int.from_bytes(header[4:8], "big")
     is_cut = chunks[-1].name != b"IEND" or chunks[-1].end + 4 > len(data)
     stream = _SIGNATURE + b"".join(_png_chunk(name, payload) for name, payload in parts.items())
-    return PngStream(stream, width, height, header[8], header[9], is_cut)
+    return PngStream(stream, width, height, header[8], is_cut)
 
 
 def _check_crc(data: bytes, chunk: Chunk) -> None:
@@ -182,7 +180,6 @@ def _png_chunk(name: bytes, payload: bytes) -> bytes:
 # ---- JPEG
 
 
-_MARKER = re.compile(rb"\xff+([^\x00\xff])")  # as libjpeg looks for one
 _SOS, _END_OF_IMAGE, _RESTARTS = 0xDA, 0xD9, range(0xD0, 0xD8)
 _WITHOUT_PAYLOAD = frozenset({0x01, 0xD8, *_RESTARTS})
 # Where libjpeg makes zero bits of what is missing, this begins with a one. No FF, so that it is read as
@@ -225,7 +222,7 @@ def find_scans(data: bytes, begin: int) -> JpegScans:
             markers are not in their order: something between them is missing.
     """
     ends, position, num_restarts, is_in_scan = [], begin, 0, True
-    while (found := _MARKER.search(data, position)) is not None:
+    while (found := MARKER.search(data, position)) is not None:
         marker, position = found[1][0], found.end()
         if is_in_scan:
             ends.append(found.start())
@@ -241,7 +238,7 @@ def find_scans(data: bytes, begin: int) -> JpegScans:
         raise CorruptImageError("truncated", "The JPEG ends within a header after its first scan.")
     whole = data.rstrip(b"\xff")  # the first half of an end marker
     ends += [len(whole)] * is_in_scan
-    return JpegScans(whole + b"\xff\xd9", tuple(ends), is_ended=False)
+    return JpegScans(whole + END, tuple(ends), is_ended=False)
 
 
 def _check_restart(marker: int, number: int) -> None:

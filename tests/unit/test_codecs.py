@@ -31,7 +31,7 @@ def read(data):
     if data.startswith((b"II", b"MM")):
         return codecs.read_tiff(data, MOST)
     if data.startswith(b"\x89PNG"):
-        return codecs.read_deep_png(data, MOST)
+        return codecs.read_png(data, MOST)
     if data.startswith(b"\xff\xd8"):
         return codecs.read_deep_jpeg(data, read_jpeg_header(data))
     return codecs.read_jpeg2000(data, MOST)
@@ -152,7 +152,7 @@ class TestPixels:
     def test_what_is_too_large_is_refused_by_its_header(self):
         """The size is checked before there are pixels."""
         for name in ("lossy.webp", "animated.webp", "rgb16.png", "rgb.jp2"):
-            reader = {"webp": codecs.read_webp, "png": codecs.read_deep_png, "jp2": codecs.read_jpeg2000}
+            reader = {"webp": codecs.read_webp, "png": codecs.read_png, "jp2": codecs.read_jpeg2000}
             with pytest.raises(CorruptImageError) as caught:
                 reader[name.rpartition(".")[2]](WHOLE[name], RGB.shape[0] * RGB.shape[1] - 1)
             assert caught.value.code == "too_large"
