@@ -115,9 +115,10 @@ def read_webp(data: bytes, max_pixels: int) -> Raster:
     pixels = np.ascontiguousarray(_call("WebP", imagecodecs.webp_decode, still.data), np.uint8)
     if still.canvas != (still.width, still.height):
         pixels = on_canvas(pixels, still.canvas, still.left, still.top)
-    icc, notes = _with_notes(containers.webp_profile(data), *still.notes)
+    turn = containers.webp_orientation(data)
+    icc, notes = _with_notes(containers.webp_profile(data), *still.notes, *turn.notes)
     mode, frames = _mode_of(pixels), containers.webp_frames(data)
-    return Raster(pixels, mode, _NAMES[mode], 8, containers.webp_orientation(data), icc, frames, notes)
+    return Raster(pixels, mode, _NAMES[mode], 8, turn.value, icc, frames, notes)
 
 
 # ---- PNG
@@ -142,11 +143,12 @@ def read_png(data: bytes, max_pixels: int) -> Raster:
             raise CorruptImageError("truncated", "The PNG ends within its pixels.") from error
         raise
     cut = [streams.ENDS_EARLY] * stream.is_cut
-    icc, notes = _with_notes(containers.png_profile(data), *containers.png_notes(data), *cut)
+    turn = containers.png_orientation(data)
+    notes = (*containers.png_notes(data), *cut, *turn.notes)
+    icc, notes = _with_notes(containers.png_profile(data), *notes)
     pixels = to_eight_bits(samples, samples.itemsize * 8)
     mode, frames = _mode_of(pixels), containers.png_frames(data)
-    orientation = containers.png_orientation(data)
-    return Raster(pixels, mode, _NAMES[mode], stream.bits, orientation, icc, frames, notes)
+    return Raster(pixels, mode, _NAMES[mode], stream.bits, turn.value, icc, frames, notes)
 
 
 # ---- JPEG of more than 8 bits, and lossless
@@ -179,7 +181,7 @@ def read_deep_jpeg(data: bytes, header: JpegHeader) -> Raster:
     mode = _mode_of(pixels, num_channels)
     if mode == "CMYK" and adobe_transform(data, header) is not None:
         pixels = 255 - pixels  # Adobe writes how much of an ink is missing
-    icc, notes = _with_notes(containers.jpeg_icc(data, header.segments), *notes)
+    icc, notes = _with_notes(containers.jpeg_icc(data, header.segments), *notes, *header.notes)
     return Raster(pixels, mode, _NAMES[mode], bits, header.orientation, icc, 1, notes)
 
 
@@ -214,9 +216,9 @@ def read_tiff(data: bytes, max_pixels: int) -> Raster:
     name = _NAMES[mode]
     if layout.photometric == tiff_page.PALETTE:
         name = name.replace("RGB", "palette")
-    notes = (*page.notes, *notes)
-    orientation = tiff.orientation_of(page.tags)
-    return Raster(pixels, mode, name, layout.bits, orientation, icc, page.num_pages, notes)
+    turn = tiff.read_orientation(data, tags=page.tags)
+    notes = (*page.notes, *notes, *turn.notes)
+    return Raster(pixels, mode, name, layout.bits, turn.value, icc, page.num_pages, notes)
 
 
 def _decode_tiff(data: bytes, page: TiffPage) -> tuple[NDArray[Any], tuple[str, ...]]:

@@ -195,10 +195,10 @@ def _unpack_profile(payload: bytes) -> Profile:
     return _profile_of(profile if unpacker.eof else None)
 
 
-def png_orientation(data: bytes) -> int:
-    """Return the orientation in the eXIf chunk of a PNG, 1 to 8; 1 where there is none."""
+def png_orientation(data: bytes) -> tiff.Orientation:
+    """Return the orientation in the eXIf chunk of a PNG."""
     chunk = next((chunk for chunk in png_chunks(data) if chunk.name == b"eXIf"), None)
-    return 1 if chunk is None else exif_orientation(chunk.payload(data))
+    return tiff.Orientation() if chunk is None else exif_orientation(chunk.payload(data))
 
 
 def png_frames(data: bytes) -> int:
@@ -210,9 +210,9 @@ def png_frames(data: bytes) -> int:
     return max(1, names.count(b"fcTL") + (b"fcTL" not in names[:first_pixels]))
 
 
-def exif_orientation(exif: bytes) -> int:
-    """Return the orientation of an EXIF block, with or without ``Exif`` before it; 1 where there is none."""
-    return tiff.orientation_of(tiff.read_tags(exif.removeprefix(b"Exif\0\0")))
+def exif_orientation(exif: bytes) -> tiff.Orientation:
+    """Return the orientation of an EXIF block, with or without ``Exif`` before it."""
+    return tiff.read_orientation(exif.removeprefix(b"Exif\0\0"))
 
 
 # ---- WebP
@@ -244,10 +244,10 @@ def webp_profile(data: bytes) -> Profile:
     return _profile_of(chunk.payload(data) if chunk.end <= len(data) else None)
 
 
-def webp_orientation(data: bytes) -> int:
-    """Return the orientation in the EXIF chunk of a WebP, 1 to 8; 1 where there is none."""
+def webp_orientation(data: bytes) -> tiff.Orientation:
+    """Return the orientation in the EXIF chunk of a WebP."""
     chunk = _webp_chunk(data, b"EXIF")
-    return 1 if chunk is None else exif_orientation(chunk.payload(data))
+    return tiff.Orientation() if chunk is None else exif_orientation(chunk.payload(data))
 
 
 def webp_frames(data: bytes) -> int:

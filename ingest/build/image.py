@@ -334,6 +334,7 @@ def _described(picture: Picture, data: bytes, header: JpegHeader) -> Picture:
         orientation=header.orientation,
         icc=b"" if profile.broken else profile.data,
         frames=count_pictures(data, header),
+        notes=(*picture.notes, *header.notes),
     )
 
 

@@ -49,6 +49,7 @@ class JpegHeader:
         kind: SOF0 baseline, SOF2 progressive, SOF3 lossless, ...; bits a sample; number of components.
         orientation: EXIF orientation, 1 to 8; 1 where it is missing or broken.
         segments: marker, begin and end of the payload of every segment, the first scan's header last.
+        notes: a sentence if the orientation is broken.
     """
 
     width: int
@@ -56,6 +57,7 @@ class JpegHeader:
     kind: tuple[int, int, int]
     orientation: int
     segments: tuple[tuple[int, int, int], ...]
+    notes: tuple[str, ...] = ()
 
 
 def read_jpeg_header(data: bytes) -> JpegHeader:
@@ -73,7 +75,8 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
         raise CorruptImageError("corrupt", "The JPEG has no frame header before its pixels.")
     height, width = int.from_bytes(frame[4:6], "big"), int.from_bytes(frame[6:8], "big")
     kind = frame[0] - _SOF0, frame[3], frame[8]
-    return JpegHeader(width, height, kind, _jpeg_orientation(data, segments), segments)
+    orientation = _jpeg_orientation(data, segments)
+    return JpegHeader(width, height, kind, orientation.value, segments, orientation.notes)
 
 
 def _iter_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
@@ -98,12 +101,12 @@ def _iter_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
             position = end
 
 
-def _jpeg_orientation(data: bytes, segments: tuple[tuple[int, int, int], ...]) -> int:
-    """Return the orientation of the first EXIF block, 1 if there is none."""
+def _jpeg_orientation(data: bytes, segments: tuple[tuple[int, int, int], ...]) -> tiff.Orientation:
+    """Return the orientation of the first EXIF block."""
     for marker, begin, end in segments:
         if marker == _APP1 and data.startswith(b"Exif\0", begin, end):
-            return tiff.orientation_of(tiff.read_tags(data[begin + 6 : end]))
-    return 1
+            return tiff.read_orientation(data[begin + 6 : end])
+    return tiff.Orientation()
 
 
 def without_junk(data: bytes) -> bytes:

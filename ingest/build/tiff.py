@@ -63,6 +63,21 @@ _MOST_PROFILE_BYTES = 1 << 24
 _MOST_BYTES_IN_ALL = (1 << 22) + _MOST_PROFILE_BYTES
 
 
+_AS_STORED = "the picture stays as stored."
+
+
+class Orientation(NamedTuple):
+    """How a picture is to be turned.
+
+    Attributes:
+        value: 1 to 8; 1 where it is missing or broken.
+        notes: a sentence if it is broken, else none.
+    """
+
+    value: int = 1
+    notes: tuple[str, ...] = ()
+
+
 class _Layout(NamedTuple):
     """How a block is written: byte order for `struct`, offset that its offsets count from, size classes."""
 
@@ -172,6 +187,44 @@ def orientation_of(tags: Tags) -> int:
     """
     value = next(iter(tags.get(ORIENTATION, ())), 1)
     return value if isinstance(value, int) and value in range(1, 9) else 1
+
+
+def read_orientation(data: bytes, start: int = 0, tags: Tags | None = None) -> Orientation:
+    """Read the orientation of the first directory of a TIFF or of an EXIF block.
+
+    Args:
+        data: a whole file, or as much of it as there is.
+        start: where in `data` the block begins, in bytes.
+        tags: of that directory, where they were read already.
+    """
+    tags = read_tags(data, start) if tags is None else tags
+    values = tags.get(ORIENTATION)
+    if values is None:
+        fault = _why_missing(data, start)
+    elif not values or not isinstance(values[0], int):
+        fault = "The orientation is not a number"
+    elif values[0] not in range(1, 9):
+        fault = f"The orientation is {values[0]}, not 1 to 8"
+    else:
+        fault = None
+    return Orientation(orientation_of(tags), () if fault is None else (f"{fault}: {_AS_STORED}",))
+
+
+def _why_missing(data: bytes, start: int) -> str | None:
+    """Say what is wrong with a block in which no orientation was read, None if it merely has none."""
+    broken = "The EXIF block cannot be read"
+    layout = _read_layout(data, start)
+    first = None if layout is None else _first_offset(data, layout)
+    if layout is None or first is None:
+        return broken
+    count = layout.number(data, start + first, layout.count_code)
+    begin = start + first + struct.calcsize(layout.order + layout.count_code)
+    size = struct.calcsize(layout.entry_code)
+    if count is None or begin + size * count > len(data):
+        return broken
+    entries = range(begin, begin + size * min(count, _MOST_ENTRIES), size)
+    is_listed = any(layout.number(data, entry, "H") == ORIENTATION for entry in entries)
+    return "The orientation cannot be read" if is_listed else None
 
 
 def _read_layout(data: bytes, start: int) -> _Layout | None:

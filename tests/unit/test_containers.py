@@ -132,11 +132,14 @@ class TestPng:
 
     def test_orientation_of_a_png(self):
         """An eXIf counts before and after the pixels, with and without its prefix; nonsense means 1."""
-        assert containers.png_orientation(png(chunk(b"eXIf", exif(6)))) == 6
-        assert containers.png_orientation(png(chunk(b"IDAT"), chunk(b"eXIf", b"Exif\0\0" + exif(3)))) == 3
-        assert containers.png_orientation(png(chunk(b"eXIf", exif(9)))) == 1
-        assert containers.png_orientation(png(chunk(b"eXIf"))) == 1
-        assert containers.png_orientation(png()) == 1
+        behind = png(chunk(b"IDAT"), chunk(b"eXIf", b"Exif\0\0" + exif(3)))
+        assert containers.png_orientation(png(chunk(b"eXIf", exif(6)))) == (6, ())
+        assert containers.png_orientation(behind) == (3, ())
+        assert containers.png_orientation(png()) == (1, ())
+        for block, word in ((exif(9), "is 9"), (b"", "cannot be read"), (exif(6)[:20], "cannot be read")):
+            value, (note,) = containers.png_orientation(png(chunk(b"eXIf", block)))
+            assert value == 1
+            assert word in note
 
     def test_frames_of_a_png(self):
         """An APNG counts its frames, and the picture that is none of them."""
@@ -155,7 +158,9 @@ class TestWebp:
         """Chunks are found after odd ones; a cut profile is broken."""
         data = webp((b"VP8X", bytes(10)), (b"ICCP", PROFILE), (b"VP8L", b"odd"), (b"EXIF", exif(8)))
         assert containers.webp_profile(data) == Profile(PROFILE)
-        assert containers.webp_orientation(data) == 8
+        assert containers.webp_orientation(data) == (8, ())
+        assert containers.webp_orientation(webp((b"VP8L", b"odd"))) == (1, ())
+        assert containers.webp_orientation(webp((b"EXIF", exif(0)))).notes
         assert containers.webp_frames(data) == 1
         assert containers.webp_frames(webp((b"ANMF", b"12"), (b"ANMF", b"3"))) == 2
         assert containers.webp_profile(webp((b"VP8L", b"x"))) == NONE

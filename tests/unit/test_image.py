@@ -9,6 +9,7 @@ import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
+import imagecodecs
 import numpy as np
 import pytest
 import simplejpeg
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from ingest.build import pillow
+from ingest.build import pillow, turbo
 from ingest.build.geometry import plan_geometry
 from ingest.build.image import (
     check_single_pil,
@@ -81,6 +82,28 @@ def saved(image, name, **options):
     file = io.BytesIO()
     image.save(file, name, **options)
     return file.getvalue()
+
+
+def tagged(name, orientation):
+    """Return a picture of a format with an orientation, None for no EXIF block at all."""
+    block, image = None if orientation is None else exif(orientation), Image.fromarray(scene(96, 64))
+    options = {} if block is None else {"exif": b"Exif\0\0" + block}
+    if name == "JPEG":
+        return jpeg(96, 64, orientation=orientation)
+    if name == "12-bit JPEG":
+        deep = imagecodecs.jpeg8_encode(scene(96, 64).astype(np.uint16) << 4, level=95, bitspersample=12)
+        marked = jpeg(96, 64, orientation=orientation)
+        return (deep[:2] if block is None else marked[: 2 + 10 + len(block)]) + deep[2:]
+    if name == "WebP":
+        chunks = imagecodecs.webp_encode(scene(96, 64), lossless=True)[12:]
+        if block is not None:
+            chunks += b"EXIF" + struct.pack("<I", len(block)) + block
+        return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WEBP" + chunks
+    if name == "AVIF":
+        pillow._load_plugin("AVIF")
+    if name == "TIFF":
+        options = {} if block is None else {"tiffinfo": {0x0112: orientation}}
+    return saved(image, name, **options)
 
 
 def rejection(data, recipe=None):
@@ -216,15 +239,42 @@ class TestOrientation:
     )
     def test_broken_exif_is_ignored(self, block):
         """A broken EXIF block costs the orientation, not the picture."""
-        assert (
-            shrink_image(encode_jpeg(scene(64, 48), 90, block), Recipe(size=32)).provenance.orientation == 1
-        )
+        made = shrink_image(encode_jpeg(scene(64, 48), 90, block), Recipe(size=32)).provenance
+        assert made.orientation == 1
+        assert made.notes == ("The EXIF block cannot be read: the picture stays as stored.",)
+
+    @pytest.mark.parametrize("name", ["JPEG", "12-bit JPEG", "PNG", "WebP", "TIFF"])
+    @pytest.mark.parametrize(
+        ("orientation", "word"), [(0, "is 0"), (9, "is 9"), (None, None), (1, None), (6, None)]
+    )
+    def test_a_broken_orientation_is_noted(self, name, orientation, word):
+        """In every format that has EXIF: a value that is none of the eight leaves one note, others none."""
+        made = shrink_image(tagged(name, orientation), Recipe(size=32)).provenance
+        assert made.orientation == (6 if orientation == 6 else 1)
+        assert len(made.notes) == (word is not None)
+        assert word is None or word in made.notes[0]
+
+    def test_a_jpeg_that_pillow_decodes_has_one_note(self, monkeypatch):
+        """Sampling factors that TurboJPEG refuses bring no second note."""
+
+        def refuse(*_):
+            raise turbo.OddSamplingError("unsupported", "odd")
+
+        monkeypatch.setattr(turbo, "decode", refuse)
+        (note,) = shrink_image(jpeg(96, 64, orientation=9), Recipe(size=32)).provenance.notes
+        assert "is 9" in note
+
+    def test_avif_is_turned_by_its_container(self):
+        """Its EXIF block says nothing of its own, so there is nothing to note."""
+        made = shrink_image(tagged("AVIF", 9), Recipe(size=32)).provenance
+        assert (made.orientation, made.notes) == (1, ())
 
     def test_entry_beyond_the_directory_is_not_read(self):
         """A directory that claims no entries has none, whatever bytes follow it."""
         block = bytearray(exif(6))
         block[8:10] = b"\0\0"
-        assert read_jpeg_header(encode_jpeg(scene(64, 48), 90, bytes(block))).orientation == 1
+        header = read_jpeg_header(encode_jpeg(scene(64, 48), 90, bytes(block)))
+        assert (header.orientation, header.notes) == (1, ())
 
     def test_png_is_turned(self):
         """The eXIf chunk of a PNG counts as the EXIF of a JPEG does."""

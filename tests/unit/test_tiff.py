@@ -120,6 +120,48 @@ def test_orientation_without_a_value_is_upright() -> None:
     assert tiff.orientation_of({tiff.ORIENTATION: ()}) == 1
 
 
+@pytest.mark.parametrize(
+    ("entry", "word"),
+    [
+        ((tiff.ORIENTATION, _SHORT, 1, struct.pack("<H", 0)), "is 0"),
+        ((tiff.ORIENTATION, _SHORT, 1, struct.pack("<H", 9)), "is 9"),
+        ((tiff.ORIENTATION, _SLONG, 1, struct.pack("<i", -6)), "is -6"),
+        ((tiff.ORIENTATION, _UNDEFINED, 1, b"\6"), "not a number"),
+        ((tiff.ORIENTATION, _ASCII, 2, b"6\0"), "not a number"),
+        ((tiff.ORIENTATION, _RATIONAL, 1, struct.pack("<I", 8)), "not a number"),
+        ((tiff.ORIENTATION, _SHORT, 0, b""), "not a number"),
+        ((tiff.ORIENTATION, 99, 1, b"\6"), "cannot be read"),
+        ((tiff.ORIENTATION, _SHORT, 3, struct.pack("<I", 10**6)), "cannot be read"),
+    ],
+)
+def test_a_broken_orientation_has_one_note(entry: Entry, word: str) -> None:
+    """A value that is none of the eight, of a wrong type, or not in the data means upright and is told."""
+    turn = tiff.read_orientation(_tiff([entry]))
+    assert turn.value == 1
+    (note,) = turn.notes
+    assert word in note
+
+
+def test_an_orientation_that_is_there_or_missing_has_no_note() -> None:
+    """One of the eight, a directory without it and one without any entry are as they should be."""
+    for value in range(1, 9):
+        data = _tiff([(tiff.ORIENTATION, _SHORT, 1, struct.pack("<H", value))])
+        assert tiff.read_orientation(data) == (value, ())
+        assert tiff.read_orientation(data, tags=tiff.read_tags(data)) == (value, ())
+        assert tiff.read_orientation(b"before" + data, 6) == (value, ())
+    assert tiff.read_orientation(_tiff([(tiff.MAKE, _ASCII, 4, b"us\0\0")])) == (1, ())
+    assert tiff.read_orientation(_tiff([])) == (1, ())
+
+
+def test_a_block_that_cannot_be_read_has_one_note() -> None:
+    """No block, no directory, and a directory that is cut before the orientation was found."""
+    whole = _tiff([(tiff.MAKE, _ASCII, 4, b"us\0\0")] * 2)
+    for block in (b"", b"II", b"XX" + whole[2:], whole[:6], whole[:9], whole[:30]):
+        value, (note,) = tiff.read_orientation(block)
+        assert value == 1
+        assert "EXIF block" in note
+
+
 def test_first_of_two_equal_tags_counts() -> None:
     """A tag that comes twice has its first value, as in libtiff."""
     entries = [(tiff.ORIENTATION, _SHORT, 1, b"\6\0"), (tiff.ORIENTATION, _SHORT, 1, b"\3\0")]
