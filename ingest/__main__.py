@@ -126,24 +126,34 @@ def _run_scan(options: argparse.Namespace) -> None:
 def _add_plan(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
     verb = _add_verb(verbs, _run_plan)
     verb.add_argument("--settings", required=True, help="a YAML file, or the settings of this room as JSON")
-    verb.add_argument("--manifest", type=Path, required=True, help="what scan left")
-    verb.add_argument("--plan", type=Path, required=True, help="Parquet file to write")
+    verb.add_argument("--manifest", type=Path, help="what scan left (with a YAML file: in its work folder)")
+    verb.add_argument("--plan", type=Path, help="Parquet file to write (with a YAML file: likewise)")
+    verb.add_argument("--diff", action="store_true", help="say what would change, and write nothing")
+    verb.add_argument("--reshuffle", action="store_true", help="deal all files anew; samples are copied")
+    verb.add_argument("--allow-delete", action="store_true", help="though many files have vanished")
     return verb
 
 
 def _run_plan(options: argparse.Namespace) -> None:
     """Deal the files of a manifest to shards."""
-    from ingest.build.plan import PlanSettings, warn_of_other_source, write_plan  # noqa: PLC0415
-    from ingest.build.scan import read_manifest  # noqa: PLC0415
+    from ingest.build.history import update_plan  # noqa: PLC0415
+    from ingest.build.plan import PlanSettings  # noqa: PLC0415
     from ingest.recipe import Recipe  # noqa: PLC0415
 
     values = _settings(options.settings, "plan")
-    settings = PlanSettings(**{**values, "recipe": Recipe.from_dict(values["recipe"])})
-    raw, manifest = read_manifest(options.manifest)
-    warn_of_other_source(options.plan, raw, settings.dataset)
-    head, changed = write_plan(options.plan, raw, settings, manifest)
-    what = f"{head.num_files:,} of {count(manifest.num_rows, 'file')} in {count(len(head.shards), 'shard')}"
-    logger.info("plan: %s for %s; %s", what, head.dataset, _news(changed=changed))
+    allow_delete = values.pop("allow_delete", False)
+    done = update_plan(
+        options.manifest or _work_file(options.settings, "manifest.parquet"),
+        options.plan or _work_file(options.settings, "plan.parquet"),
+        PlanSettings(**{**values, "recipe": Recipe.from_dict(values["recipe"])}),
+        allow_delete=options.allow_delete or allow_delete,
+        reshuffle=options.reshuffle,
+        dry=options.diff,
+    )
+    for line in done.changes.sentences() if done.changes else []:
+        logger.info("plan: %s", line)
+    what = f"{count(done.head.num_files, 'file')} in {count(len(done.head.shards), 'shard')}"
+    logger.info("plan: %s for %s; %s", what, done.head.dataset, _news(changed=done.changed))
 
 
 def _add_shrink(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
@@ -184,7 +194,7 @@ def _add_seal(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
 def _run_seal(options: argparse.Namespace) -> None:
     """Write offsets, rejects and, last, the index of a dataset."""
     from ingest.build.drive import clean_up, hold_dataset, missing_shards  # noqa: PLC0415
-    from ingest.build.plan import read_plan_head  # noqa: PLC0415
+    from ingest.build.planned import read_plan_head  # noqa: PLC0415
     from ingest.build.seal import seal  # noqa: PLC0415
     from ingest.build.tally import DEFAULT_MAX_REJECTS, describe_rejects  # noqa: PLC0415
 
@@ -281,6 +291,19 @@ def _settings(text: str, room: Room) -> dict[str, Any]:
     from ingest.build.config import load_settings  # noqa: PLC0415
 
     return dict(json.loads(load_settings(Path(text)).of_room(room)))
+
+
+def _work_file(settings: str, name: str) -> Path:
+    """Return a file of the work folder that a YAML file of settings names.
+
+    Raises:
+        ConfigError: the settings are JSON, which names none.
+    """
+    if settings.lstrip().startswith("{"):
+        raise ConfigError(f"--settings is JSON, which names no {name}: give it as an option, or a YAML file")
+    from ingest.build.config import load_settings  # noqa: PLC0415
+
+    return load_settings(Path(settings)).work_folder / name
 
 
 def _show(noun: str) -> Callable[[int, int], None]:

@@ -17,6 +17,7 @@ import json
 import tarfile
 from typing import IO, TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -37,6 +38,30 @@ def make_key(path: bytes) -> str:
     """
     digest = hashlib.blake2b(path, digest_size=_KEY_BYTES).digest()
     return base64.b32encode(digest).decode().lower()
+
+
+_ALPHABET = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz234567", np.uint8)
+_KEY_CHARACTERS = 16
+_WEIGHTS = np.array([16, 8, 4, 2, 1], np.uint8)
+_PAGE = 100_000
+
+
+def make_keys(paths: pa.ChunkedArray) -> pa.Array:
+    """Return `make_key` of each of many paths, as strings.
+
+    Args:
+        paths: binary, none null.
+    """
+    pages = [_keys_of(paths.slice(begin, _PAGE).to_pylist()) for begin in range(0, len(paths), _PAGE)]
+    return pa.concat_arrays(pages) if pages else pa.array([], pa.string())
+
+
+def _keys_of(paths: list[bytes]) -> pa.Array:
+    digests = b"".join(hashlib.blake2b(path, digest_size=_KEY_BYTES).digest() for path in paths)
+    bits = np.unpackbits(np.frombuffer(digests, np.uint8)).reshape(-1, 5)
+    characters = _ALPHABET[bits @ _WEIGHTS]  # base32: five bits a character
+    offsets = np.arange(len(paths) + 1, dtype=np.int32) * _KEY_CHARACTERS
+    return pa.StringArray.from_buffers(len(paths), pa.py_buffer(offsets), pa.py_buffer(characters))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

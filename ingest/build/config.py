@@ -74,6 +74,10 @@ class Settings(BaseModel):
     """Samples in a shard; ``auto`` takes 4,096, fewer where that would leave few shards to work on."""
     seed: int = Field(0, ge=0, le=2**63 - 1)
     """Decides the order in which the photos are dealt to shards."""
+    missing: Literal["drop", "keep"] = "drop"
+    """What becomes of samples whose photos are not listed any more: they go, or they stay."""
+    allow_delete: bool = False
+    """Plan even though more than 1 % of the photos have vanished."""
     dask: DaskSettings = DaskSettings()
 
     @field_validator("max_rejects", "time_limit", "memory_limit", "max_pixels", "max_aspect", mode="before")
@@ -145,6 +149,8 @@ class Settings(BaseModel):
                 "samples_per_shard": self.samples_per_shard,
                 "seed": self.seed,
                 "limit": self.limit,
+                "missing": self.missing,
+                "allow_delete": self.allow_delete,
             },
             "shrink": {
                 "scheduler": self.dask.scheduler,

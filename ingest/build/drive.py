@@ -12,7 +12,7 @@ from ingest import store
 from ingest.build import isolate
 from ingest.build.image import engine_versions
 from ingest.build.limits import DEFAULT_LIMITS, Limits
-from ingest.build.plan import read_plan_head, read_planned_shards
+from ingest.build.planned import read_plan_head, read_planned_shards
 from ingest.build.progress import Progress
 from ingest.build.shrink import ShardTask, build_shard, pending_shards
 from ingest.build.tally import DEFAULT_MAX_REJECTS, Tally, too_many, too_many_sentence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ingest.build.cluster import Cluster, Finished
-    from ingest.build.plan import PlanHead, ShardHead
+    from ingest.build.planned import PlanHead, ShardHead
 
 logger = logging.getLogger(__name__)
 

@@ -24,6 +24,7 @@ from ingest import store
 from ingest.build.artifact import replace_if_changed
 from ingest.build.sniff import group_of, recognise
 from ingest.errors import StoreError
+from ingest.shard import make_keys
 from ingest.tree import FileInfo
 from ingest.units import count, format_duration
 
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 MANIFEST_SCHEMA = pa.schema(
     [
+        pa.field("key", pa.string(), nullable=False),  # of the file's sample: `ingest.shard.make_key`
         pa.field("path", pa.binary(), nullable=False),  # below the root; names need not be UTF-8
         pa.field("size", pa.int64(), nullable=False),
         pa.field("version", pa.string(), nullable=False),
@@ -82,7 +84,7 @@ _Verdict = tuple[FileInfo, _Reason]
 
 
 class Candidate(NamedTuple):
-    """One row of the manifest."""
+    """One row of the manifest, but for the key."""
 
     path: bytes
     size: int
@@ -313,8 +315,9 @@ def _pages(candidates: Iterator[Candidate]) -> Iterator[list[Candidate]]:
 
 
 def _to_table(page: list[Candidate]) -> pa.Table:
-    columns = zip(*page, strict=True)
-    return pa.table(list(map(list, columns)), schema=MANIFEST_SCHEMA)
+    paths, *columns = map(list, zip(*page, strict=True))
+    keys = make_keys(pa.chunked_array([pa.array(paths, pa.binary())]))
+    return pa.table([keys, paths, *columns], schema=MANIFEST_SCHEMA)
 
 
 def read_manifest(path: Path) -> tuple[str, pa.Table]:

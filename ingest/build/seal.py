@@ -21,7 +21,7 @@ from ingest.units import count
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ingest.build.plan import PlanHead
+    from ingest.build.planned import PlanHead
 
 _READERS = 16
 

@@ -23,7 +23,7 @@ from ingest.shard import Member, ShardSummary, TarWriter, read_receipt, write_re
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
-    from ingest.build.plan import PlanHead, PlannedFile, PlannedShard
+    from ingest.build.planned import PlanHead, PlannedFile, PlannedShard
     from ingest.build.sample import Shrunk
     from ingest.recipe import Recipe
 

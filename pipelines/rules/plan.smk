@@ -10,6 +10,7 @@ rule plan:
         "../envs/ingest.yaml"
     params:
         settings=lambda wildcards: settings.of_room("plan"),
+        now=now,
     shell:
         "ingest plan --settings {params.settings:q} --manifest {input.manifest:q} --plan {output.plan:q}"
         " --log {log:q}"

@@ -1,7 +1,4 @@
 # What is there. Always runs: no time stamp of a folder tells of a file that was edited inside it.
-import time
-
-
 rule scan:
     input:
         settings.scan_needs,
@@ -13,6 +10,6 @@ rule scan:
         "../envs/ingest.yaml"
     params:
         settings=lambda wildcards: settings.of_room("scan"),
-        now=time.time_ns(),
+        now=now,
     shell:
         "ingest scan --settings {params.settings:q} --manifest {output.manifest:q} --log {log:q}"

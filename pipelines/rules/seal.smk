@@ -11,5 +11,6 @@ rule seal:
         "../envs/ingest.yaml"
     params:
         settings=lambda wildcards: settings.of_room("seal"),
+        now=now,
     shell:
         "ingest seal --settings {params.settings:q} --plan {input.plan:q} --done {output.done:q} --log {log:q}"

@@ -11,6 +11,7 @@ rule shrink:
     threads: workflow.cores
     params:
         settings=lambda wildcards: settings.of_room("shrink"),
+        now=now,
     shell:
         "ingest shrink --settings {params.settings:q} --plan {input.plan:q} --cores {threads}"
         " --done {output.done:q} --log {log:q}"

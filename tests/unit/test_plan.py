@@ -11,31 +11,41 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingest.build.artifact import DEMO_FOLDER
-from ingest.build.plan import (
-    FULL_SHARD,
-    PlanSettings,
-    choose_shard_size,
-    make_plan,
+from ingest.build.deal import FULL_SHARD, choose_shard_size
+from ingest.build.plan import PlanSettings, make_plan, warn_of_other_source
+from ingest.build.planned import (
+    Plan,
+    PlannedShard,
+    read_plan,
     read_plan_head,
     read_planned_shards,
-    warn_of_other_source,
     write_plan,
 )
 from ingest.build.scan import MANIFEST_SCHEMA
 from ingest.errors import BuildError
 from ingest.recipe import Recipe
+from ingest.shard import make_key
 from ingest.store import normalise
 
 
 def _manifest(rows: list[tuple[bytes, int, str, str, str | None]]) -> pa.Table:
     names = MANIFEST_SCHEMA.names
-    return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], schema=MANIFEST_SCHEMA)
+    full = [(make_key(row[0]), *row) for row in rows]
+    return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in full], schema=MANIFEST_SCHEMA)
 
 
 def _rows(number: int, classes: int = 3) -> list[tuple[bytes, int, str, str, str | None]]:
     return [
         (b"c%d/%d.jpg" % (i % classes, i), 100 + i, "v1", "train", f"c{i % classes}") for i in range(number)
     ]
+
+
+def _plan(rows: list[tuple[bytes, int, str, str, str | None]], **changes: object) -> Plan:
+    return make_plan("/raw", _manifest(rows), _settings(**changes))
+
+
+def _shards(rows: list[tuple[bytes, int, str, str, str | None]], **changes: object) -> list[PlannedShard]:
+    return list(_plan(rows, **changes).shards())
 
 
 def _settings(**changes: object) -> PlanSettings:
@@ -51,9 +61,9 @@ paths = st.lists(
 @given(paths=paths, shard_size=st.integers(1, 10), seed=st.integers(0, 2**40))
 def test_plan_is_a_partition(paths: list[bytes], shard_size: int, seed: int) -> None:
     """Every file is in exactly one shard, no shard is larger than asked, and only the last is smaller."""
-    manifest = _manifest([(path, 1, "v", "train", None) for path in paths])
-
-    _, shards = make_plan(manifest, _settings(samples_per_shard=shard_size, seed=seed))
+    shards = _shards(
+        [(path, 1, "v", "train", None) for path in paths], samples_per_shard=shard_size, seed=seed
+    )
 
     assert sorted(file.path for shard in shards for file in shard.files) == sorted(paths)
     assert all(len(shard.files) == shard_size for shard in shards[:-1])
@@ -69,14 +79,14 @@ def test_order_of_the_listing_does_not_matter(order: random.Random) -> None:
     shuffled = rows.copy()
     order.shuffle(shuffled)
 
-    assert make_plan(_manifest(rows), _settings()) == make_plan(_manifest(shuffled), _settings())
+    assert _plan(rows) == _plan(shuffled)
 
 
 def test_files_sorted_by_class_are_mixed() -> None:
     """A listing sorted by class gives shards that each hold about every class."""
     rows = sorted(_rows(3000, classes=10))
 
-    _, shards = make_plan(_manifest(rows), _settings(samples_per_shard=100))
+    shards = _shards(rows, samples_per_shard=100)
 
     # 100 draws from 10 classes miss one with a chance of 10 * 0.9^100 = 3e-4 a shard.
     assert min(len({file.label for file in shard.files}) for shard in shards) >= 9
@@ -84,10 +94,8 @@ def test_files_sorted_by_class_are_mixed() -> None:
 
 def test_seed_changes_the_order() -> None:
     """Another seed deals the files anew; the same seed gives the same plan."""
-    manifest = _manifest(_rows(40))
-
-    assert make_plan(manifest, _settings(seed=1)) == make_plan(manifest, _settings(seed=1))
-    assert make_plan(manifest, _settings(seed=1)) != make_plan(manifest, _settings(seed=2))
+    assert _shards(_rows(40), seed=1) == _shards(_rows(40), seed=1)
+    assert _shards(_rows(40), seed=1) != _shards(_rows(40), seed=2)
 
 
 def test_edited_file_renames_one_shard() -> None:
@@ -95,8 +103,8 @@ def test_edited_file_renames_one_shard() -> None:
     rows = _rows(20)
     edited = [(*rows[0][:2], "v2", *rows[0][3:]), *rows[1:]]
 
-    before = {shard.name for shard in make_plan(_manifest(rows), _settings())[1]}
-    after = {shard.name for shard in make_plan(_manifest(edited), _settings())[1]}
+    before = {shard.name for shard in _shards(rows)}
+    after = {shard.name for shard in _shards(edited)}
 
     assert len(before - after) == 1
     assert len(after - before) == 1
@@ -104,10 +112,8 @@ def test_edited_file_renames_one_shard() -> None:
 
 def test_recipe_renames_every_shard() -> None:
     """A changed recipe gives every shard a new name."""
-    manifest = _manifest(_rows(20))
-
-    before = {shard.name for shard in make_plan(manifest, _settings())[1]}
-    after = {shard.name for shard in make_plan(manifest, _settings(recipe=Recipe(quality=80)))[1]}
+    before = {shard.name for shard in _shards(_rows(20))}
+    after = {shard.name for shard in _shards(_rows(20), recipe=Recipe(quality=80))}
 
     assert not before & after
 
@@ -116,25 +122,24 @@ def test_labels_rename_every_shard() -> None:
     """The first class folder of a flat dataset gives every shard a new name: their fields change."""
     flat = [(b"%d.jpg" % i, 1, "v", "train", None) for i in range(20)]
 
-    before = {shard.name for shard in make_plan(_manifest(flat), _settings())[1]}  # type: ignore[arg-type]
+    before = {shard.name for shard in _shards(flat)}  # type: ignore[arg-type]
     rows = [*flat, (b"cats/1.jpg", 1, "v", "train", "cats")]
-    after = {shard.name for shard in make_plan(_manifest(rows), _settings())[1]}  # type: ignore[arg-type]
+    after = {shard.name for shard in _shards(rows)}  # type: ignore[arg-type]
 
     assert not before & after
 
 
-def test_sample_photos_do_not_replace_a_dataset(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_sample_photos_do_not_replace_a_dataset(caplog: pytest.LogCaptureFixture) -> None:
     """Another raw folder for a planned dataset is said; the sample made by code is refused."""
-    plan = tmp_path / "p.parquet"
-    warn_of_other_source(plan, "/raw", "/d")
-    write_plan(plan, "/raw", _settings(), _manifest(_rows(4)))
+    before = _plan(_rows(4)).head
+    warn_of_other_source(None, "/raw", "/d")
 
-    warn_of_other_source(plan, "/raw", "/d")
+    warn_of_other_source(before, "/raw", "/d")
     assert caplog.records == []
-    warn_of_other_source(plan, "/other", "/d")
+    warn_of_other_source(before, "/other", "/d")
     assert "was built from /raw before, and is now from /other" in caplog.text
     with pytest.raises(BuildError, match="'raw' is empty now"):
-        warn_of_other_source(plan, normalise(DEMO_FOLDER), "/d")
+        warn_of_other_source(before, normalise(DEMO_FOLDER), "/d")
 
 
 def test_sample_photos_do_not_replace_a_dataset_planned_elsewhere(tmp_path: Path) -> None:
@@ -142,7 +147,7 @@ def test_sample_photos_do_not_replace_a_dataset_planned_elsewhere(tmp_path: Path
     (tmp_path / "dataset.json").write_text("{}")
 
     with pytest.raises(BuildError, match=r"holds a dataset, and the config key 'raw' is empty"):
-        warn_of_other_source(tmp_path / "none.parquet", normalise(DEMO_FOLDER), str(tmp_path))
+        warn_of_other_source(None, normalise(DEMO_FOLDER), str(tmp_path))
 
 
 def test_classes_are_numbered_in_sorted_order() -> None:
@@ -153,10 +158,10 @@ def test_classes_are_numbered_in_sorted_order() -> None:
         (b"1", 1, "v", "train", None),
     ]
 
-    classes, shards = make_plan(_manifest(rows), _settings())
+    plan = _plan(rows)
 
-    assert classes == ("a", "b")
-    assert {file.path: file.class_id for shard in shards for file in shard.files} == {
+    assert plan.head.classes == ("a", "b")
+    assert {file.path: file.class_id for shard in plan.shards() for file in shard.files} == {
         b"b/1": 1,
         b"a/1": 0,
         b"1": None,
@@ -167,7 +172,7 @@ def test_splits_share_no_shard() -> None:
     """Each split has shards of its own, named after it and numbered from 0."""
     rows = [(b"%d" % i, 1, "v", "train" if i % 2 else "val", "c") for i in range(10)]
 
-    _, shards = make_plan(_manifest(rows), _settings())  # type: ignore[arg-type]
+    shards = _shards(rows)  # type: ignore[arg-type]
 
     numbered = [shard.name.split("-")[0] for shard in shards]
     assert numbered == ["train/000000", "train/000001", "val/000000", "val/000001"]
@@ -176,7 +181,7 @@ def test_splits_share_no_shard() -> None:
 
 def test_limit_takes_an_even_part() -> None:
     """A preview of n files holds n files, drawn from all classes."""
-    _, shards = make_plan(_manifest(sorted(_rows(1000, classes=4))), _settings(limit=80))
+    shards = _shards(sorted(_rows(1000, classes=4)), limit=80)
 
     files = [file for shard in shards for file in shard.files]
     assert len(files) == 80
@@ -199,14 +204,14 @@ def test_shard_size(num_files: int, configured: int | str, expected: int) -> Non
 
 
 def test_plan_file_gives_back_the_plan(tmp_path: Path) -> None:
-    """What is written can be read: head, and any shard alone."""
-    manifest, settings = _manifest(_rows(20)), _settings()
-    _, shards = make_plan(manifest, settings)
+    """What is written can be read: as a whole, its head, and any shard alone."""
+    plan = _plan(_rows(20))
+    shards = list(plan.shards())
 
-    head, changed = write_plan(tmp_path / "p.parquet", "/raw", settings, manifest)
+    assert write_plan(tmp_path / "p.parquet", plan)
 
-    assert changed
-    assert read_plan_head(tmp_path / "p.parquet") == head
+    assert read_plan(tmp_path / "p.parquet") == plan
+    head = read_plan_head(tmp_path / "p.parquet")
     assert (head.raw, head.dataset, head.recipe, head.num_files) == ("/raw", "/d", Recipe(), 20)
     wanted = {shards[1].name, shards[3].name}
     assert list(read_planned_shards(tmp_path / "p.parquet", head, wanted)) == [shards[1], shards[3]]
@@ -214,10 +219,8 @@ def test_plan_file_gives_back_the_plan(tmp_path: Path) -> None:
 
 def test_unchanged_plan_is_left_alone(tmp_path: Path) -> None:
     """Planning the same again does not touch the file."""
-    write_plan(tmp_path / "p.parquet", "/raw", _settings(), _manifest(_rows(20)))
+    write_plan(tmp_path / "p.parquet", _plan(_rows(20)))
     before = (tmp_path / "p.parquet").stat().st_mtime_ns
 
-    _, changed = write_plan(tmp_path / "p.parquet", "/raw", _settings(), _manifest(_rows(20)))
-
-    assert not changed
+    assert not write_plan(tmp_path / "p.parquet", _plan(_rows(20)))
     assert (tmp_path / "p.parquet").stat().st_mtime_ns == before

@@ -10,15 +10,11 @@ import pytest
 
 from ingest import store
 from ingest.build.drive import missing_shards
+from ingest.build.history import update_plan
 from ingest.build.image import decode_jpeg, encode_jpeg, engine_versions
-from ingest.build.plan import (
-    PlanHead,
-    PlanSettings,
-    read_plan_head,
-    read_planned_shards,
-    write_plan,
-)
-from ingest.build.scan import read_manifest, scan
+from ingest.build.plan import PlanSettings
+from ingest.build.planned import PlanHead, read_planned_shards
+from ingest.build.scan import scan
 from ingest.build.seal import seal
 from ingest.build.shrink import ShardTask, build_shard
 from ingest.errors import BuildError
@@ -30,12 +26,10 @@ from ingest.verify import verify
 def _build(folder: Path, *, seal_it: bool = True, recipe: Recipe | None = None) -> PlanHead:
     """Run scan, plan and shrink over `folder`/raw without Dask or Snakemake."""
     scan(str(folder / "raw"), folder / "m.parquet")
-    raw, manifest = read_manifest(folder / "m.parquet")
     settings = PlanSettings(
         dataset=str(folder / "out"), recipe=recipe or Recipe(size=64), samples_per_shard=3
     )
-    write_plan(folder / "p.parquet", raw, settings, manifest)
-    head = read_plan_head(folder / "p.parquet")
+    head = update_plan(folder / "m.parquet", folder / "p.parquet", settings, allow_delete=True).head
     _build_missing(folder, head, seal_it=seal_it)
     return head
 
@@ -188,10 +182,8 @@ def test_shard_built_again_with_another_size_is_sealed(tmp_path: Path, raw: Path
     """A photo that was away, and comes back, makes its shard larger: the next build seals it so."""
     away = tmp_path / "away.jpg"
     scan(str(raw), tmp_path / "m.parquet")
-    _, manifest = read_manifest(tmp_path / "m.parquet")
     settings = PlanSettings(dataset=str(tmp_path / "out"), recipe=Recipe(size=64), samples_per_shard=3)
-    write_plan(tmp_path / "p.parquet", str(raw), settings, manifest)
-    head = read_plan_head(tmp_path / "p.parquet")
+    head = update_plan(tmp_path / "m.parquet", tmp_path / "p.parquet", settings).head
     (raw / "b/7.jpg").rename(away)
     _build_missing(tmp_path, head)
     assert read_index(head.dataset).rejects == {"empty": 1, "unreadable": 1}

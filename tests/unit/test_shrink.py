@@ -16,7 +16,7 @@ from ingest import store
 from ingest.build import isolate
 from ingest.build.image import encode_jpeg, engine_versions
 from ingest.build.limits import Limits
-from ingest.build.plan import PlanHead, PlannedFile, PlannedShard, ShardHead
+from ingest.build.planned import PlanHead, PlannedFile, PlannedShard, ShardHead
 from ingest.build.shrink import Histogram, ShardTask, build_shard, pending_shards
 from ingest.build.tally import Tally
 from ingest.errors import DeviceError, StoreError

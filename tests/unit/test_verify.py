@@ -193,21 +193,19 @@ def _raw_photos(folder):
 
 def _build(folder, raw):
     """Run the verbs of a build, as the workflow does, but for the cluster."""
-    from ingest.build import drive, image, plan, scan, seal, shrink
+    from ingest.build import drive, history, image, plan, planned, scan, seal, shrink
     from ingest.recipe import Recipe
 
     manifest, file = folder / "m.parquet", folder / "p.parquet"
     scan.scan(str(raw), manifest)
-    root, rows = scan.read_manifest(manifest)
     settings = plan.PlanSettings(dataset=str(folder / "out"), recipe=Recipe(size=64), samples_per_shard=2)
-    plan.write_plan(file, root, settings, rows)
-    head = plan.read_plan_head(file)
-    for planned in plan.read_planned_shards(file, head, set(drive.missing_shards(head))):
+    head = history.update_plan(manifest, file, settings, allow_delete=True).head
+    for wanted in planned.read_planned_shards(file, head, set(drive.missing_shards(head))):
         task = shrink.ShardTask(
-            raw=root,
+            raw=head.raw,
             dataset=head.dataset,
             recipe=head.recipe,
-            shard=planned,
+            shard=wanted,
             labelled=bool(head.classes),
             engines=image.engine_versions(),
         )

@@ -78,7 +78,7 @@ def test_build_rebuild_and_increments(project: Project) -> None:
     grown = project.snakemake()
 
     assert grown.status == 0, grown.text
-    assert read_index(str(project.dataset)).classes == ("birds", "cats", "dogs")
+    assert read_index(str(project.dataset)).classes == ("cats", "dogs", "birds")
     assert read_index(str(project.dataset)).num_samples("train") == 22
 
     smaller = project.snakemake("size=96")

@@ -1,0 +1,155 @@
+"""The plan before, and the step from it to the next: what is read and written around the pure `make_plan`."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ingest.build.changes import Changes, compare, require_few_vanished
+from ingest.build.plan import PlanSettings, make_plan, warn_of_other_source
+from ingest.build.planned import (
+    PLAN_SCHEMA,
+    Plan,
+    PlanHead,
+    ShardHead,
+    read_inputs,
+    read_plan,
+    read_plan_head,
+    write_plan,
+)
+from ingest.build.scan import read_manifest
+from ingest.errors import CorruptShardError, NotSealedError, StoreError
+from ingest.forgotten import read_forgotten
+from ingest.index import read_index
+from ingest.shard import read_receipt
+from ingest.units import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from ingest.index import Index
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Planned:
+    """A new plan.
+
+    Attributes:
+        head: what it says of itself.
+        changes: how it differs from the one before; None where nothing that it is made from changed.
+        changed: whether its file is new.
+    """
+
+    head: PlanHead
+    changes: Changes | None
+    changed: bool
+
+
+def update_plan(
+    manifest: Path,
+    plan: Path,
+    settings: PlanSettings,
+    *,
+    allow_delete: bool = False,
+    reshuffle: bool = False,
+    dry: bool = False,
+) -> Planned:
+    """Make the next plan from a manifest and the plan before, and write it.
+
+    Args:
+        manifest: what scan left.
+        plan: file of the plan before, if there is one, and of the next one.
+        settings: how to plan.
+        allow_delete: plan even though many files have vanished.
+        reshuffle: deal all files anew.
+        dry: write nothing.
+
+    Raises:
+        BuildError: many files have vanished, two have the same key, or the sample photos would take the place
+            of a dataset of something else.
+        StoreError: manifest, plan or dataset cannot be read, or the plan cannot be written.
+    """
+    forgotten = read_forgotten(settings.dataset)
+    inputs = fingerprint(manifest, settings, forgotten)
+    if not reshuffle and read_inputs(plan) == inputs:
+        return Planned(read_plan_head(plan), None, changed=False)
+    raw, files = read_manifest(manifest)
+    before = read_history(plan, settings)
+    warn_of_other_source(before.head if before else None, raw, settings.dataset)
+    after = make_plan(raw, files, settings, before, forgotten=forgotten, reshuffle=reshuffle)
+    changes = compare(before, after, files)
+    if not allow_delete and settings.missing == "drop":
+        require_few_vanished(changes, raw)
+    changed = not dry and write_plan(plan, after, inputs)
+    return Planned(after.head, changes if before else None, changed=changed)
+
+
+def fingerprint(manifest: Path, settings: PlanSettings, forgotten: frozenset[str]) -> str:
+    """Return a hash of all that a plan is made from, but for the plan before.
+
+    Raises:
+        StoreError: there is no manifest.
+    """
+    try:
+        with manifest.open("rb") as file:
+            listed = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise StoreError(f"{manifest}: no manifest that can be read ({error}): run `ingest scan`") from error
+    values = {**dataclasses.asdict(settings), "recipe": settings.recipe.to_dict()}
+    text = json.dumps([listed, values, sorted(forgotten)], sort_keys=True)
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+
+
+def read_history(plan: Path, settings: PlanSettings) -> Plan | None:
+    """Return the plan before: from its file or, where that is lost, from the receipts of the dataset.
+
+    Raises:
+        StoreError: the dataset cannot be read at the moment.
+    """
+    if plan.exists():
+        try:
+            return read_plan(plan)
+        except StoreError as error:
+            logger.warning("plan: the dataset is asked for its history instead: %s", error)
+    try:
+        index = read_index(settings.dataset)
+        return _from_receipts(index, settings)
+    except NotSealedError:
+        return None
+    except CorruptShardError as error:
+        logger.warning("plan: all files are dealt anew: %s", error)
+        return None
+
+
+def _from_receipts(index: Index, settings: PlanSettings) -> Plan:
+    names = [(split, shard.name) for split, shards in sorted(index.splits.items()) for shard in shards]
+    logger.info("plan: reading the history of %s from %s", settings.dataset, count(len(names), "receipt"))
+    tables = [_planned_rows(read_receipt(settings.dataset, name)[1]) for _, name in names]
+    head = PlanHead(
+        raw="",
+        dataset=settings.dataset,
+        recipe=index.recipe,
+        classes=index.classes,
+        shards=tuple(_heads(names, tables)),
+        dealing=tuple(settings.dealing),
+    )
+    return Plan(head, pa.concat_tables([PLAN_SCHEMA.empty_table(), *tables]))
+
+
+def _planned_rows(receipt: pa.Table) -> pa.Table:
+    renamed = {"size": "source_bytes", "version": "source_version"}
+    columns = [receipt[renamed.get(name, name)] for name in PLAN_SCHEMA.names]
+    return pa.table(columns, names=PLAN_SCHEMA.names).cast(PLAN_SCHEMA)
+
+
+def _heads(names: Iterable[tuple[str, str]], tables: Iterable[pa.Table]) -> Iterable[ShardHead]:
+    for (split, name), table in zip(names, tables, strict=True):
+        yield ShardHead(name, split, len(table), pa.compute.sum(table["size"]).as_py() or 0)
