@@ -163,8 +163,12 @@ RECEIPT_SCHEMA = pa.schema(
         pa.field("image_field", pa.string()),
         pa.field("image_offset", pa.int64()),
         pa.field("image_bytes", pa.int64()),
+        pa.field("image_crc32", pa.int64()),
         pa.field("class_offset", pa.int64()),
         pa.field("class_bytes", pa.int64()),
+        pa.field("pixels", pa.int64()),
+        pa.field("pixel_sum", pa.list_(pa.int64())),  # of R, G and B
+        pa.field("pixel_sum_squares", pa.list_(pa.int64())),
     ]
 )
 """Columns of a receipt; rows stand in the order of the tar, rejects where their sample would have stood."""
@@ -183,7 +187,8 @@ class ShardSummary:
         pixels: pixels of all samples together.
         pixel_sum: sum of the R, G and B values (0 to 255) over all pixels.
         pixel_sum_squares: the same of their squares.
-        engines: versions of what decoded and encoded.
+        engines: versions of what decoded and encoded; several, joined by `` | ``, where samples were copied.
+        recipe_sha256: hash of the recipe of all samples.
     """
 
     name: str
@@ -195,6 +200,7 @@ class ShardSummary:
     pixel_sum: tuple[int, int, int]
     pixel_sum_squares: tuple[int, int, int]
     engines: dict[str, str]
+    recipe_sha256: str = ""
 
 
 def write_receipt(dataset: str, summary: ShardSummary, rows: Sequence[dict[str, Any]]) -> None:

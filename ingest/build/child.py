@@ -57,12 +57,14 @@ class Order(NamedTuple):
         recipe: how each picture is shrunk.
         files: path below the root, and size in bytes as it was when the files were listed.
         ahead: how many files may be read before they are needed.
+        known: SHA-256, in hex, of contents that need not be decoded: None is sent for such a file.
     """
 
     raw: str
     recipe: Recipe
     files: tuple[tuple[bytes, int], ...]
     ahead: int
+    known: frozenset[str] = frozenset()
 
 
 class Begun(NamedTuple):
@@ -138,7 +140,8 @@ def _work(order: Order, parent: Connection, pool: ThreadPoolExecutor) -> None:
         with contextlib.closing(read_ahead(order, pool, read_raw)) as contents:
             for content in contents:
                 parent.send(content.begun)
-                parent.send(content.fault or _shrink(content.data, order.recipe))
+                is_known = content.begun.sha256 in order.known
+                parent.send(None if is_known else content.fault or _shrink(content.data, order.recipe))
     except (IngestError, ImportError) as error:
         parent.send(error)
     except MemoryError:

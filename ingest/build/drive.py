@@ -14,9 +14,11 @@ from ingest.build.image import engine_versions
 from ingest.build.limits import DEFAULT_LIMITS, Limits
 from ingest.build.planned import read_plan_head, read_planned_shards
 from ingest.build.progress import Progress
+from ingest.build.reuse import gather
+from ingest.build.sample import Shrunk
 from ingest.build.shrink import ShardTask, build_shard, pending_shards
 from ingest.build.tally import DEFAULT_MAX_REJECTS, Tally, too_many, too_many_sentence
-from ingest.errors import BuildError, CorruptImageError, CorruptShardError, NotSealedError, StoreError
+from ingest.errors import BuildError, CorruptShardError, NotSealedError, StoreError
 from ingest.index import read_index
 from ingest.lock import hold
 from ingest.units import count, format_bytes, format_duration
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from ingest.build.cluster import Cluster, Finished
     from ingest.build.planned import PlanHead, ShardHead
+    from ingest.build.reuse import Pool
 
 logger = logging.getLogger(__name__)
 
@@ -152,12 +155,13 @@ def _build(plan: Path, head: PlanHead, names: list[str], settings: ShrinkSetting
     with open_cluster(settings.scheduler, min(settings.cores, len(names))) as cluster:
         if num_files >= _LONG_BUILD_FILES:
             _say_estimate(plan, head, pending, max(1, cluster.num_threads), settings.limits)
-        with Progress(num_files, len(names)) as progress:
-            tasks = _tasks(plan, head, wanted, settings.limits)
+        present = store.list_files(head.dataset)
+        with Progress(num_files, len(names)) as progress, gather(head, present, plan.parent) as known:
+            tasks = _tasks(plan, head, wanted, settings.limits, known)
             return ShrinkSummary(len(head.shards), *_run(cluster, tasks, progress, settings.max_rejects))
 
 
-def _tasks(plan: Path, head: PlanHead, names: set[str], limits: Limits) -> Iterator[ShardTask]:
+def _tasks(plan: Path, head: PlanHead, names: set[str], limits: Limits, known: Pool) -> Iterator[ShardTask]:
     engines = engine_versions()
     for shard in read_planned_shards(plan, head, names):
         yield ShardTask(
@@ -168,6 +172,7 @@ def _tasks(plan: Path, head: PlanHead, names: set[str], limits: Limits) -> Itera
             labelled=bool(head.classes),
             engines=engines,
             limits=limits,
+            origins=known.origins(shard.files),
         )
 
 
@@ -258,7 +263,7 @@ def _try_files(plan: Path, head: PlanHead, name: str, limits: Limits) -> tuple[l
     isolate.start(short)
     begin = time.perf_counter()
     with contextlib.closing(results), contextlib.suppress(StoreError):
-        sizes += [len(done.result.jpeg) for done in results if not isinstance(done.result, CorruptImageError)]
+        sizes += [len(done.result.jpeg) for done in results if isinstance(done.result, Shrunk)]
     seconds = time.perf_counter() - begin
     isolate.end_idle()
     return sizes, seconds

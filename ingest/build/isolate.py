@@ -55,11 +55,14 @@ Kind = Literal["crashed", "out_of_memory", "timed_out", "killed"]
 
 
 class Decoded(NamedTuple):
-    """What became of one file: its size and SHA-256 (None if it was not read), and its sample or reject."""
+    """What became of one file: its size and SHA-256 (None if it was not read), and its sample or reject.
+
+    The result is None where the content is one of those that need not be decoded.
+    """
 
     num_bytes: int
     sha256: str | None
-    result: Shrunk | CorruptImageError
+    result: Shrunk | CorruptImageError | None
 
 
 class _EndedError(Exception):
@@ -79,7 +82,12 @@ class _EndedError(Exception):
 
 
 def decode(
-    files: Sequence[tuple[bytes, int]], *, raw: str, recipe: Recipe, limits: Limits
+    files: Sequence[tuple[bytes, int]],
+    *,
+    raw: str,
+    recipe: Recipe,
+    limits: Limits,
+    known: frozenset[str] = frozenset(),
 ) -> Generator[Decoded]:
     """Yield what becomes of each file, in order. Wrap it in `contextlib.closing`.
 
@@ -88,6 +96,7 @@ def decode(
         raw: root of the raw files.
         recipe: how each picture is shrunk.
         limits: what each file may cost.
+        known: SHA-256, in hex, of contents that need not be decoded.
 
     Raises:
         StoreError: a file cannot be read for a reason that may pass, or memory of this machine is short.
@@ -97,7 +106,7 @@ def decode(
     while done < len(files):
         # A second try is alone: nothing read ahead, nothing left in the memory of the process.
         part = files[done : done + 1] if before else files[done:]
-        order = Order(raw, recipe, tuple(part), 0 if before else READ_AHEAD)
+        order = Order(raw, recipe, tuple(part), 0 if before else READ_AHEAD, known)
         ended = None
         try:
             with contextlib.closing(_carry_out(order, limits)) as results:

@@ -8,27 +8,36 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import operator
+import zlib
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ingest import store
 from ingest.build.image import engine_versions
 from ingest.build.isolate import Decoded, decode
 from ingest.build.limits import DEFAULT_LIMITS, Limits, format_limit
+from ingest.build.reuse import Copied, Copier, Origins, merge_engines
 from ingest.build.sample import Provenance
 from ingest.build.tally import Tally
 from ingest.errors import CorruptImageError, DeviceError
 from ingest.shard import Member, ShardSummary, TarWriter, read_receipt, write_receipt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from ingest.build.planned import PlanHead, PlannedFile, PlannedShard
     from ingest.build.sample import Shrunk
     from ingest.recipe import Recipe
 
 
+_DAMAGED = ".damaged"
+"""Ending of the empty file by which `ingest verify` marks a shard that must be built again."""
+
 _PROVENANCE = tuple(field.name for field in dataclasses.fields(Provenance))
+_DESCRIPTION = [name for name in _PROVENANCE if name != "scale_denominator"]
+_DESCRIPTION += ["scale", "width", "height", "pixels", "pixel_sum", "pixel_sum_squares"]
+"""Columns of a receipt that tell how a sample was made: those of a copied one are copied too."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +52,7 @@ class ShardTask:
         labelled: whether every sample must have a class.
         engines: versions that the worker must have, or its bytes would differ from those of others.
         limits: what the decoding of each file may cost.
+        origins: what is known of the files from older shards.
     """
 
     raw: str
@@ -52,6 +62,7 @@ class ShardTask:
     labelled: bool
     engines: dict[str, str]
     limits: Limits = DEFAULT_LIMITS
+    origins: Origins = dataclasses.field(default_factory=Origins)
 
 
 def pending_shards(
@@ -67,6 +78,7 @@ def pending_shards(
             whole either. None: one that was built is whole, whatever it lacks.
     """
     damaged = {name for name, size in sealed.items() if present.get(f"{name}.tar") != size}
+    damaged |= {path.removesuffix(_DAMAGED) for path in present if path.endswith(_DAMAGED)}
     again = set() if limits is None else _worth_another_try(head, present, limits)
     names = (shard.name for shard in head.shards)
     return [name for name in names if name in damaged | again or not _is_whole(head, name, present)]
@@ -150,17 +162,41 @@ def build_shard(task: ShardTask, tick: Callable[[Tally], None]) -> ShardSummary:
     _mark_passing(task, work.rows)
     summary = work.summarise(num_bytes, sha256)
     write_receipt(task.dataset, summary, work.rows)
+    store.remove(store.join(task.dataset, f"{name}{_DAMAGED}"))
     return summary
 
 
-def _outcomes(task: ShardTask) -> Generator[tuple[PlannedFile, Decoded]]:
-    """Yield what becomes of each file, in order; those that are refused unread are not handed on."""
-    faults = [refusal(file, task) for file in task.shard.files]
-    pairs = list(zip(task.shard.files, faults, strict=True))
-    wanted = [(file.path, file.size) for file, fault in pairs if fault is None]
-    with contextlib.closing(decode(wanted, raw=task.raw, recipe=task.recipe, limits=task.limits)) as results:
-        for file, fault in pairs:
-            yield file, next(results) if fault is None else Decoded(file.size, None, fault)
+def _outcomes(task: ShardTask) -> Generator[tuple[PlannedFile, Decoded | Copied]]:
+    """Yield what becomes of each file, in order; those that are refused or known are not read."""
+    files = task.shard.files
+    copier = Copier(task.dataset, task.origins)
+    refused = {number: fault for number, file in enumerate(files) if (fault := refusal(file, task))}
+    known = {n: row for n, row in sorted(copier.rows_of(files).items()) if n not in refused}
+    wanted = [file for number, file in enumerate(files) if number not in refused and number not in known]
+    copies = copier.fetch_all(list(known.values()))
+    with contextlib.closing(_decode(task, wanted, copier.contents)) as results, contextlib.closing(copies):
+        for number, file in enumerate(files):
+            if number in refused:
+                yield file, Decoded(file.size, None, refused[number])
+            elif number in known:
+                yield file, next(copies) or _decode_alone(task, file)
+            else:
+                decoded = next(results)
+                copied = copier.of_content(decoded.sha256) if decoded.result is None else decoded
+                yield file, copied or _decode_alone(task, file)
+
+
+def _decode(
+    task: ShardTask, files: Sequence[PlannedFile], known: frozenset[str] = frozenset()
+) -> Generator[Decoded]:
+    wanted = [(file.path, file.size) for file in files]
+    return decode(wanted, raw=task.raw, recipe=task.recipe, limits=task.limits, known=known)
+
+
+def _decode_alone(task: ShardTask, file: PlannedFile) -> Decoded:
+    """Decode a file after all that was to be copied: what was known of it is damaged."""
+    with contextlib.closing(_decode(task, [file])) as results:
+        return next(results)
 
 
 def refusal(file: PlannedFile, task: ShardTask) -> CorruptImageError | None:
@@ -186,86 +222,90 @@ def _mark_passing(task: ShardTask, rows: list[dict[str, Any]]) -> None:
 
 
 class _ShardWork:
-    """What has been done of one shard so far: receipt rows and sums over its pixels."""
+    """What has been done of one shard so far: receipt rows, and the versions of what decoded."""
 
     def __init__(self, task: ShardTask) -> None:
         self._task = task
         self.rows: list[dict[str, Any]] = []
         self.samples = 0
-        self._histogram = Histogram()
+        self._engines: list[dict[str, str]] = [task.engines]
 
-    def add(self, planned: PlannedFile, decoded: Decoded, writer: TarWriter) -> Tally:
+    def add(self, planned: PlannedFile, done: Decoded | Copied, writer: TarWriter) -> Tally:
         """Put one sample into the tar, or note why there is none; return what became of the file."""
-        row = self._identity(planned, decoded)
-        if isinstance(decoded.result, CorruptImageError):
-            return self._reject(row, decoded.result)
-        shrunk = decoded.result
-        members = writer.add(planned.key, sample_fields(shrunk, planned.class_id))
-        self.rows.append({**row, "status": "sample", **_description(shrunk), **_places(members)})
-        self._histogram.add(shrunk.histogram)
+        row = self._identity(planned, done)
+        if isinstance(done, Copied):
+            return self._copy(row, planned, done, writer)
+        if isinstance(done.result, CorruptImageError):
+            return self._reject(row, done.result.code, done.result.reason)
+        if done.result is None:
+            raise ValueError(f"{row['source']}: neither decoded nor copied")
+        return self._write(row, planned, _description(done.result), done.result.jpeg, writer)
+
+    def _copy(self, row: dict[str, Any], planned: PlannedFile, copied: Copied, writer: TarWriter) -> Tally:
+        self._engines.append(copied.engines)
+        if copied.data is None:
+            return self._reject(row, copied.row["code"], copied.row["reason"])
+        description = {name: copied.row[name] for name in _DESCRIPTION}
+        return self._write(row, planned, description, copied.data, writer)
+
+    def _write(
+        self,
+        row: dict[str, Any],
+        planned: PlannedFile,
+        description: dict[str, Any],
+        data: bytes,
+        writer: TarWriter,
+    ) -> Tally:
+        members = writer.add(planned.key, sample_fields(data, planned.class_id))
+        places = {**_places(members), "image_crc32": zlib.crc32(data)}
+        self.rows.append({**row, "status": "sample", **description, **places})
         self.samples += 1
-        return Tally(files=1, enlarged=int(shrunk.provenance.upscaled))
+        return Tally(files=1, enlarged=int(description["upscaled"]))
 
-    def _reject(self, row: dict[str, Any], fault: CorruptImageError) -> Tally:
-        self.rows.append({**row, "status": "rejected", "code": fault.code, "reason": fault.reason})
-        example = f"{row['source']}: {fault.reason}"
-        return Tally(files=1, rejects={fault.code: 1}, examples={fault.code: example})
+    def _reject(self, row: dict[str, Any], code: str, reason: str) -> Tally:
+        self.rows.append({**row, "status": "rejected", "code": code, "reason": reason})
+        return Tally(files=1, rejects={code: 1}, examples={code: f"{row['source']}: {reason}"})
 
-    def _identity(self, planned: PlannedFile, decoded: Decoded) -> dict[str, Any]:
+    def _identity(self, planned: PlannedFile, done: Decoded | Copied) -> dict[str, Any]:
         source = store.join(self._task.raw, planned.path.decode("utf-8", "backslashreplace"))
+        sha256 = done.row["source_sha256"] if isinstance(done, Copied) else done.sha256
+        num_bytes = planned.size if isinstance(done, Copied) or sha256 is None else done.num_bytes
         return {
             "key": planned.key,
             "path": planned.path,
             "source": source,
             "source_version": planned.version,
-            "source_bytes": planned.size if decoded.sha256 is None else decoded.num_bytes,
-            "source_sha256": decoded.sha256,
+            "source_bytes": num_bytes,
+            "source_sha256": sha256,
             "split": self._task.shard.split,
             "label": planned.label,
             "class_id": planned.class_id,
         }
 
     def summarise(self, num_bytes: int, sha256: str) -> ShardSummary:
+        samples = [row for row in self.rows if row["status"] == "sample"]
         return ShardSummary(
             name=self._task.shard.name,
             samples=self.samples,
             rejects=len(self.rows) - self.samples,
             bytes=num_bytes if self.samples else 0,
             sha256=sha256 if self.samples else "",
-            pixels=self._histogram.pixels,
-            pixel_sum=self._histogram.sums(1),
-            pixel_sum_squares=self._histogram.sums(2),
-            engines=engine_versions(),
+            pixels=sum(row["pixels"] for row in samples),
+            pixel_sum=_sums(row["pixel_sum"] for row in samples),
+            pixel_sum_squares=_sums(row["pixel_sum_squares"] for row in samples),
+            engines=merge_engines(self._engines),
+            recipe_sha256=self._task.recipe.hash(),
         )
 
 
-class Histogram:
-    """Counts of every value of R, G and B over many pictures."""
-
-    def __init__(self) -> None:
-        self._counts = [0] * 768
-
-    def add(self, counts: Iterable[int]) -> None:
-        """Add the 768 counts of one picture: 256 of R, then of G, then of B."""
-        self._counts = list(map(operator.add, self._counts, counts))
-
-    @property
-    def pixels(self) -> int:
-        """Number of pixels counted."""
-        return sum(self._counts[:256])
-
-    def sums(self, power: int) -> tuple[int, int, int]:
-        """Return the sum over all pixels of value**power, a channel each; exact."""
-        red, green, blue = (
-            sum(value**power * count for value, count in enumerate(self._counts[begin : begin + 256]))
-            for begin in (0, 256, 512)
-        )
-        return red, green, blue
+def _sums(triples: Iterable[Sequence[int]]) -> tuple[int, int, int]:
+    red, green, blue = (sum(values) for values in zip((0, 0, 0), *triples, strict=True))
+    return red, green, blue
 
 
-def sample_fields(shrunk: Shrunk, class_id: int | None) -> dict[str, bytes]:
+def sample_fields(image: bytes, class_id: int | None) -> dict[str, bytes]:
     """Return the members of a sample: ``jpg`` and, where there are classes, ``cls`` (the id in decimal)."""
-    fields = {"jpg": shrunk.jpeg}
+    fields = {"jpg": image}
     return fields if class_id is None else {**fields, "cls": str(class_id).encode()}
 
 
@@ -273,7 +313,22 @@ def _description(shrunk: Shrunk) -> dict[str, Any]:
     # Not `asdict`, which copies every value: a tenth of what the worker does for a file.
     described = {name: getattr(shrunk.provenance, name) for name in _PROVENANCE}
     scale = f"1/{described.pop('scale_denominator')}"
-    return {**described, "scale": scale, "width": shrunk.width, "height": shrunk.height}
+    pixels, sums, squares = moments(shrunk.histogram)
+    sizes = {"width": shrunk.width, "height": shrunk.height, "pixels": pixels}
+    return {**described, "scale": scale, **sizes, "pixel_sum": sums, "pixel_sum_squares": squares}
+
+
+_LEVELS = np.arange(256, dtype=np.int64)
+
+
+def moments(histogram: Sequence[int]) -> tuple[int, list[int], list[int]]:
+    """Return the number of pixels, and the sums of R, G and B and of their squares over them; exact.
+
+    Args:
+        histogram: 768 counts: 256 of R, then of G, then of B.
+    """
+    counts = np.array(histogram, np.int64).reshape(3, 256)
+    return int(counts[0].sum()), (counts @ _LEVELS).tolist(), (counts @ _LEVELS**2).tolist()
 
 
 def _places(members: list[Member]) -> dict[str, Any]:
