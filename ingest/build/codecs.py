@@ -1,8 +1,8 @@
 """Pictures that Pillow here does not decode, and colour profiles, through imagecodecs.
 
 This is the only module that imports imagecodecs: libwebp, libtiff, OpenJPEG, libpng, libjpeg-turbo and
-Little CMS. Each decoder is handed bytes of which `streams` or `tiff_page` knows that no pixel is missing, for
-most of them say nothing when one is.
+Little CMS. Each decoder is handed bytes of which `streams`, `png` or `tiff_page` knows that no pixel is
+missing, for most of them say nothing when one is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import imagecodecs
 import numpy as np
 
-from ingest.build import containers, jpeg2000, streams, tiff, tiff_page
+from ingest.build import containers, jpeg2000, png, streams, tiff, tiff_page
 from ingest.build.geometry import check_size
 from ingest.build.jpeg import adobe_transform, read_jpeg_header
 from ingest.build.pixels import on_canvas, to_eight_bits, ycc_to_rgb
@@ -132,23 +132,19 @@ def read_png(data: bytes, max_pixels: int) -> Raster:
         max_pixels: the most that the picture may have.
 
     Raises:
+        CutOffError: ``truncated``, of `png`: rows are missing.
         CorruptImageError: ``too_large``, ``truncated`` or ``corrupt``.
     """
-    stream = streams.png_stream(data)
+    stream = png.png_stream(data)
     check_size(stream.width, stream.height, max_pixels)
-    try:
-        samples = _call("PNG", imagecodecs.png_decode, stream.data)
-    except CorruptImageError as error:
-        if stream.is_cut:
-            raise CorruptImageError("truncated", "The PNG ends within its pixels.") from error
-        raise
+    pixels = png.mend(data).data if stream.is_cut else stream.data
+    samples = _call("PNG", imagecodecs.png_decode, pixels)
     cut = [streams.ENDS_EARLY] * stream.is_cut
     turn = containers.png_orientation(data)
-    notes = (*containers.png_notes(data), *cut, *turn.notes)
-    icc, notes = _with_notes(containers.png_profile(data), *notes)
-    pixels = to_eight_bits(samples, samples.itemsize * 8)
-    mode, frames = _mode_of(pixels), containers.png_frames(data)
-    return Raster(pixels, mode, _NAMES[mode], stream.bits, turn.value, icc, frames, notes)
+    icc, notes = _with_notes(containers.png_profile(data), *containers.png_notes(data), *cut, *turn.notes)
+    levels = to_eight_bits(samples, samples.itemsize * 8)
+    mode, frames = _mode_of(levels), containers.png_frames(data)
+    return Raster(levels, mode, _NAMES[mode], stream.bits, turn.value, icc, frames, notes)
 
 
 # ---- JPEG of more than 8 bits, and lossless

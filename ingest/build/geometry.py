@@ -88,6 +88,15 @@ def upright_size(width: int, height: int, orientation: int) -> tuple[int, int]:
     return (height, width) if orientation >= FIRST_SIDEWAYS else (width, height)
 
 
+def missing_edge(rows: int, orientation: int) -> tuple[int, int]:
+    """Return by how much a picture that lacks its last rows, as stored, lies inside the whole once upright.
+
+    Returns:
+        Pixels of the whole left of it, and above it.
+    """
+    return rows * (orientation in {6, 7}), rows * (orientation in {3, 4})
+
+
 def check_size(width: int, height: int, max_pixels: int) -> None:
     """Refuse, before a pixel is allocated, what has none or too many.
 

@@ -17,9 +17,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ingest.build import codecs, containers, pillow, sniff, turbo
+from ingest.build import codecs, containers, pillow, png, sniff, turbo
 from ingest.build.colour import Mode, to_srgb
-from ingest.build.geometry import Geometry, check_shape, check_size, is_enlarged, plan_geometry, upright_size
+from ingest.build.geometry import (
+    Geometry,
+    check_shape,
+    check_size,
+    is_enlarged,
+    missing_edge,
+    plan_geometry,
+    upright_size,
+)
 from ingest.build.jpeg import JpegHeader, adobe_transform, before_last_scan, count_pictures, read_jpeg_header
 from ingest.build.pillow import Picture, check_single_pil
 from ingest.build.sample import ProfileUse, Provenance, Shrunk
@@ -43,7 +51,6 @@ __all__ = [
 ]
 
 _RASTER_READERS: dict[str, Callable[[bytes, int], codecs.Raster]] = {
-    "PNG": codecs.read_png,
     "WebP": codecs.read_webp,
     "TIFF": codecs.read_tiff,
     "JPEG 2000": codecs.read_jpeg2000,
@@ -184,7 +191,8 @@ def _provenance(
     picture: Picture, plan: Geometry, recipe: Recipe, profile: str | None, use: ProfileUse
 ) -> Provenance:
     left, top, right, bottom = plan.box
-    width, height = upright_size(picture.width, picture.height, picture.orientation)
+    beside, above = missing_edge(picture.rows_missing, picture.orientation)
+    width, height = upright_size(picture.width, picture.height + picture.rows_missing, picture.orientation)
     is_padded = recipe.fit == "contain"
     return Provenance(
         source_format=picture.source_format,
@@ -194,10 +202,10 @@ def _provenance(
         source_height=height,
         orientation=picture.orientation,
         scale_denominator=picture.scale_denominator,
-        crop_left=left,
-        crop_top=top,
-        crop_right=right,
-        crop_bottom=bottom,
+        crop_left=left + beside,
+        crop_top=top + above,
+        crop_right=right + beside,
+        crop_bottom=bottom + above,
         scale_x=plan.width / (right - left),
         scale_y=plan.height / (bottom - top),
         offset_x=(recipe.size - plan.width) // 2 if is_padded else 0,
@@ -227,6 +235,8 @@ def read_picture(data: bytes, recipe: Recipe) -> Picture:
         return _read_jpeg(data, recipe)
     kind = sniff.recognise(data)
     _require_picture(kind)
+    if kind.format == "PNG":
+        return _read_png(data, recipe)
     if kind.format in _RASTER_READERS:
         return _wrap(_RASTER_READERS[kind.format](data, recipe.max_pixels), kind.format)
     return pillow.read(data, kind.format, recipe.max_pixels)
@@ -256,6 +266,29 @@ def _wrap(raster: codecs.Raster, name: str) -> Picture:
         frames=raster.frames,
         notes=raster.notes,
     )
+
+
+def _rows_there(rows: int, height: int) -> str:
+    return f"{rows * 100 // height}% of its rows are there"
+
+
+def _cropped(there: str) -> str:
+    return f"Cut off: {there}; what is missing was cropped away."
+
+
+def _read_png(data: bytes, recipe: Recipe) -> Picture:
+    """Decode a PNG; of one that was cut off the rows that are there, if that is wanted."""
+    try:
+        return _wrap(codecs.read_png(data, recipe.max_pixels), "PNG")
+    except png.CutOffError as error:
+        rows, width, height = error.rows
+    check_shape(width, height, recipe)
+    there = _rows_there(rows, height)
+    if recipe.on_truncated == "reject" or not rows:
+        raise CorruptImageError("truncated", f"The file ends before its picture does: {there}.")
+    picture = _wrap(codecs.read_png(png.first_rows(data, rows), recipe.max_pixels), "PNG")
+    notes = (*picture.notes, _cropped(there))
+    return dataclasses.replace(picture, rows_present=rows / height, rows_missing=height - rows, notes=notes)
 
 
 def _read_jpeg(data: bytes, recipe: Recipe) -> Picture:
@@ -295,6 +328,7 @@ def _read_turbo(data: bytes, header: JpegHeader, recipe: Recipe) -> Picture:
         source_mode=_MODES[header.kind[-1]],
         scale_denominator=scale,
         rows_present=rows / whole.height,
+        rows_missing=whole.height - header.height,
         notes=notes,
     )
     return _described(picture, data, whole)
@@ -311,6 +345,7 @@ def _keep_rows(data: bytes, recipe: Recipe, colorspace: str) -> tuple[JpegHeader
     """
     header = read_jpeg_header(data)
     rows = turbo.count_rows(data, header)
+    there = _rows_there(rows, header.height)
     coarse = before_last_scan(data, header)
     if recipe.on_truncated == "keep" and coarse is not None:
         scale = _scale_for(header, recipe)
@@ -320,9 +355,9 @@ def _keep_rows(data: bytes, recipe: Recipe, colorspace: str) -> tuple[JpegHeader
     if recipe.on_truncated == "keep" and rows:
         kept = turbo.with_rows(header, rows)
         scale = _scale_for(kept, recipe)
-        return kept, rows, scale, turbo.decode_rows(data, kept, scale, colorspace)
-    share = f"{rows / header.height:.0%} of its rows are there"
-    raise CorruptImageError("truncated", f"The file ends before its picture does: {share}.")
+        pixels = turbo.decode_rows(data, kept, scale, colorspace)
+        return kept, rows, scale, turbo.Decoded(pixels, (_cropped(there),))
+    raise CorruptImageError("truncated", f"The file ends before its picture does: {there}.")
 
 
 def _described(picture: Picture, data: bytes, header: JpegHeader) -> Picture:

@@ -53,8 +53,8 @@ class Picture:
 
     Attributes:
         image: mode L, LA, RGB, RGBX, RGBA or CMYK (0 is no ink); 1/`scale_denominator` of the picture.
-        width: of the whole picture, in pixels.
-        height: of the whole picture, in pixels.
+        width: of the picture at its full scale, in pixels.
+        height: of the picture at its full scale, in pixels; rows that the file lacks are not counted.
         source_format: what the bytes are.
         source_mode: channels as stored.
         source_bits: bits a channel as stored.
@@ -63,6 +63,7 @@ class Picture:
         icc: colour profile, None without one, empty if it is broken.
         frames: pictures in the file.
         rows_present: share of the rows that were there, 0 to 1.
+        rows_missing: rows below the picture, as stored, that its header states and the file lacks.
         notes: what was wrong and cost no pixel.
     """
 
@@ -77,6 +78,7 @@ class Picture:
     icc: bytes | None = None
     frames: int = 1
     rows_present: float = 1.0
+    rows_missing: int = 0
     notes: tuple[str, ...] = ()
 
 

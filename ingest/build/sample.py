@@ -19,8 +19,9 @@ class Provenance:
         source_format: what the bytes are, whatever the file is called: "JPEG", "PNG", ...
         source_mode: channels as stored: "RGB", "gray", "CMYK" or "palette", then "+alpha" where there is it.
         source_bits: bits a channel as stored: 1 to 16.
-        source_width: of the raw picture once upright, in pixels.
-        source_height: of the raw picture once upright, in pixels.
+        source_width: of the raw picture once upright, in pixels; as its header states, whether rows are there
+            or not.
+        source_height: see `source_width`.
         orientation: EXIF orientation that was applied, 1 to 8; 1 is none. What the container itself turns
             (HEIC, AVIF, JPEG XL) is counted too.
         scale_denominator: n where a JPEG was decoded at 1/n of its size: 1, 2, 4 or 8; 1 for others.

@@ -1,16 +1,15 @@
 """The part of a file that a lenient decoder is given, once it is known that no pixel is missing from it.
 
-Pure functions of bytes. libwebp, libpng and libjpeg fill what is missing with gray or with whatever
+Pure functions of bytes. libwebp and libjpeg fill what is missing with gray or with whatever
 memory holds, or get lost in broken metadata; so each is handed its picture alone, found here and checked.
 """
 
 from __future__ import annotations
 
-import zlib
 from itertools import pairwise
 from typing import NamedTuple
 
-from ingest.build.containers import Chunk, png_chunks, webp_chunks
+from ingest.build.containers import Chunk, webp_chunks
 from ingest.build.jpeg import END, MARKER
 from ingest.errors import CorruptImageError
 
@@ -111,70 +110,6 @@ def _missing(chunk: Chunk, data: bytes, kind: str) -> str:
     """Say how much of a chunk is in the file."""
     share = max(0, len(data) - chunk.begin) / (chunk.end - chunk.begin)
     return f"The file ends within the pixels of the {kind}: it has {share:.0%} of them."
-
-
-# ---- PNG
-
-
-class PngStream(NamedTuple):
-    """The pixels of a PNG.
-
-    Attributes:
-        data: a PNG of nothing but what decides about them.
-        width: in pixels.
-        height: in pixels.
-        bits: bits a sample.
-        is_cut: whether the file ends before the chunk that ends it, so that pixels may be missing.
-    """
-
-    data: bytes
-    width: int
-    height: int
-    bits: int
-    is_cut: bool
-
-
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_IHDR_BYTES, _MOST_CHUNK_BYTES = 13, (1 << 31) - 1
-
-
-def png_stream(data: bytes) -> PngStream:
-    """Take the pixels out of a PNG, each chunk checked against its CRC.
-
-    The decoder that is given them alone tells whether there are enough.
-
-    Raises:
-        CorruptImageError: ``truncated`` or ``corrupt``.
-    """
-    chunks = [
-        chunk for chunk in png_chunks(data) if chunk.name in {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"}
-    ]
-    for chunk in chunks:
-        _check_crc(data, chunk)
-    header = chunks[0].payload(data) if chunks else b""
-    if len(header) < _IHDR_BYTES or chunks[0].name != b"IHDR":
-        raise CorruptImageError("truncated" if not chunks else "corrupt", "The PNG has no whole header.")
-    pixels = b"".join(chunk.payload(data) for chunk in chunks if chunk.name == b"IDAT")
-    if len(pixels) > _MOST_CHUNK_BYTES:
-        raise CorruptImageError("unsupported", "The pixels of the PNG take more than 2 GiB.")
-    rest = {chunk.name: chunk.payload(data) for chunk in chunks if chunk.name in {b"PLTE", b"tRNS"}}
-    parts = {b"IHDR": header, **dict(sorted(rest.items())), b"IDAT": pixels, b"IEND": b""}
-    width, height = int.from_bytes(header[:4], "big"), int.from_bytes(header[4:8], "big")
-    is_cut = chunks[-1].name != b"IEND" or chunks[-1].end + 4 > len(data)
-    stream = _SIGNATURE + b"".join(_png_chunk(name, payload) for name, payload in parts.items())
-    return PngStream(stream, width, height, header[8], is_cut)
-
-
-def _check_crc(data: bytes, chunk: Chunk) -> None:
-    """Refuse a chunk that is all there, its CRC too, and does not agree with it."""
-    stated = data[chunk.end : chunk.end + 4]
-    if len(stated) == 4 and zlib.crc32(data[chunk.begin - 4 : chunk.end]) != int.from_bytes(stated, "big"):  # noqa: PLR2004
-        raise CorruptImageError("corrupt", f"A chunk {chunk.name.decode()} of the PNG is damaged.")
-
-
-def _png_chunk(name: bytes, payload: bytes) -> bytes:
-    crc = zlib.crc32(payload, zlib.crc32(name))
-    return len(payload).to_bytes(4, "big") + name + payload + crc.to_bytes(4, "big")
 
 
 # ---- JPEG

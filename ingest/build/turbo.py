@@ -183,12 +183,11 @@ def with_rows(header: JpegHeader, rows: int) -> JpegHeader:
     return dataclasses.replace(header, height=rows)
 
 
-def decode_rows(data: bytes, header: JpegHeader, scale: int, colorspace: str) -> Decoded:
+def decode_rows(data: bytes, header: JpegHeader, scale: int, colorspace: str) -> NDArray[np.uint8]:
     """Decode the first rows of a cut-off JPEG, as many as `header` says and `count_rows` found."""
     data = with_height(data, header, header.height)
     size = -(-header.height // scale), -(-header.width // scale)
-    note = "Cut off: what is missing at the bottom was cropped away."
-    return Decoded(_decode(data, size, scale, colorspace, strict=False), (note,))
+    return _decode(data, size, scale, colorspace, strict=False)
 
 
 def encode(pixels_HWC: NDArray[np.uint8], quality: int) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.build import codecs, streams
+from ingest.build import codecs, png, streams
 from ingest.build.jpeg import read_jpeg_header
 from ingest.errors import REJECT_CODES, CorruptImageError
 
@@ -263,7 +263,7 @@ class TestPng:
 
     def test_pixels_that_are_too_few_are_no_picture(self):
         """Sums that agree do not make up for rows that are missing."""
-        stream = streams.png_stream(WHOLE["rgb16.png"])
+        stream = png.png_stream(WHOLE["rgb16.png"])
         rows = zlib.decompress(stream.data[stream.data.index(b"IDAT") + 4 :])[:-500]
         packed = zlib.compress(rows)
         chunk = struct.pack(">I", len(packed)) + b"IDAT" + packed

@@ -643,13 +643,15 @@ class TestWhatIsTaken:
         assert rejection(jpeg(640, 480), Recipe(max_pixels=640 * 480 - 1)).code == "too_large"
 
     def test_rows_of_a_cut_picture(self):
-        """The share of rows is in the sentence; kept, they are the picture."""
+        """The share of rows is in the sentence and the note; kept, only they are sampled."""
         whole = jpeg(1600, 1200)
         cut = whole[: len(whole) // 2]
         share = int(re.search(r"(\d+)% of its rows", rejection(cut).reason)[1])
         kept = shrink_image(cut, Recipe(on_truncated="keep")).provenance
-        assert round(kept.rows_present * 100) == share
-        assert kept.source_height == round(1200 * kept.rows_present)
+        rows = round(kept.rows_present * 1200)
+        assert share == rows * 100 // 1200
+        assert f"{share}% of its rows" in kept.notes[0]
+        assert (kept.source_width, kept.source_height, kept.crop_bottom) == (1600, 1200, rows)
         assert 30 < share < 70
 
     def test_missing_end_marker_alone(self):
