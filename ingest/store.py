@@ -1,8 +1,8 @@
 """Where bytes lie: one set of functions over local folders and every URL that fsspec knows.
 
-The one module that imports fsspec. A place is a URL (``s3://bucket/photos``) or a local path. A file
-appears under its name only when it is whole: locally by temporary name, fsync and rename; elsewhere by
-the upload's own commit.
+A place is a URL (``s3://bucket/photos``) or a local path. A file appears under its name only when it is
+whole: locally by temporary name, fsync and rename; elsewhere by the upload's own commit. Faults of a store
+that may pass are borne for a while (`ingest.faults`) before they are a `StoreError`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import re
 import secrets
 import shutil
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
-import fsspec
-
+from ingest import faults, remote
 from ingest.errors import StoreError
+from ingest.faults import describe
 from ingest.tree import FileInfo, walk_tree
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 TEMPORARY_PREFIX = ".tmp-"
 """Start of the name of a local file that is not whole yet; no reader looks at such a name."""
+
+redact = faults.redact
 
 
 def is_local(url: str) -> bool:
@@ -59,23 +61,7 @@ def join(url: str, *parts: str) -> str:
 
 def join_bytes(url: str, path: bytes) -> str:
     """Return the file `path`, as listed by `walk`, below `url`."""
-    return join(url, os.fsdecode(path))
-
-
-def _open_filesystem(url: str) -> tuple[Any, str]:
-    if is_local(url):  # said outright: "::" in a path would mean a chain of URLs
-        return fsspec.filesystem("file"), str(local_path(url))
-    # A cached listing would hide what another process wrote a moment ago (fsspec/s3fs#851).
-    try:
-        return fsspec.core.url_to_fs(url, use_listings_cache=False, skip_instance_cache=False)  # type: ignore[no-any-return]
-    except ImportError as error:
-        protocol = url.split("://", 1)[0]
-        message = (
-            f"{url}: no file system for {protocol}:// is installed ({error}): pip install it, or ingest[s3]"
-        )
-        raise StoreError(message) from error
-    except ValueError as error:
-        raise StoreError(f"{url}: not a place that can be read: {error}") from error
+    return join(url, remote.quote_path(url, path))
 
 
 @contextlib.contextmanager
@@ -86,11 +72,15 @@ def _explained(url: str, action: str) -> Iterator[None]:
     except StoreError:
         raise
     except OSError as error:
-        raise StoreError(f"{url}: cannot {action}: {error.strerror or error}") from error
+        raise StoreError(f"{redact(url)}: cannot {action}: {describe(error)}") from error
 
 
-def read_bytes(url: str) -> bytes:
+def read_bytes(url: str, size: int | None = None) -> bytes:
     """Return the whole file at `url`.
+
+    Args:
+        url: a file.
+        size: its bytes as listed; where fewer come from a store, it is asked again unless it has no more.
 
     Raises:
         FileNotFoundError: nothing is there.
@@ -99,7 +89,10 @@ def read_bytes(url: str) -> bytes:
         PermissionError: it may not be read.
         StoreError: the read failed in a way that may pass.
     """
-    return _read(url, None)
+    if not is_local(url):
+        return remote.read(url, None, None, size)
+    with _explained_read(url):
+        return _read_local(local_path(url), 0, None)
 
 
 def read_head(url: str, num_bytes: int) -> bytes:
@@ -112,27 +105,69 @@ def read_head(url: str, num_bytes: int) -> bytes:
     Raises:
         OSError: as `read_bytes` does.
     """
-    return _read(url, num_bytes)
+    if not is_local(url):
+        return remote.read(url, 0, num_bytes, None)
+    with _explained_read(url):
+        return _read_local(local_path(url), 0, num_bytes)
 
 
-def _read(url: str, end: int | None) -> bytes:
+def read_range(url: str, offset: int, size: int) -> bytes:
+    """Return the `size` bytes of the file at `url` that begin at `offset`: all of them, or an error.
+
+    Args:
+        url: a file.
+        offset: of the first byte.
+        size: at least 1.
+
+    Raises:
+        OSError: as `read_bytes` does; also a `StoreError` where the file ends before that.
+    """
+    if is_local(url):
+        with _explained_read(url):
+            data = _read_local(local_path(url), offset, size)
+    else:
+        data = remote.read(url, offset, offset + size, size)
+    if len(data) != size:
+        message = f"{redact(url)}: ends at byte {offset + len(data)}, expected {size} bytes from {offset} on"
+        raise StoreError(f"{message}: it was cut off or replaced: see what `ingest verify` says")
+    return data
+
+
+@contextlib.contextmanager
+def _explained_read(url: str) -> Iterator[None]:
+    """Turn an error inside that may pass into a `StoreError`; leave those that the file is to blame for."""
     try:
-        if is_local(url):
-            return _read_local(local_path(url), end)
-        filesystem, path = _open_filesystem(url)
-        # Asked for a part, some file systems send the whole, as web servers do that know no ranges.
-        return bytes(filesystem.cat_file(path, start=None if end is None else 0, end=end))[:end]
+        yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError, StoreError):
         raise
     except OSError as error:
         raise StoreError(f"{url}: cannot read: {error.strerror or error}") from error
 
 
-def _read_local(path: Path, end: int | None) -> bytes:
+def _read_local(path: Path, offset: int, size: int | None) -> bytes:
     if not (path.is_file() or path.is_dir()):  # whoever opens a pipe waits for ever
         raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
-    with path.open("rb", buffering=0 if end is not None else -1) as file:
-        return file.read(-1 if end is None else end)
+    with path.open("rb", buffering=-1 if size is None else 0) as file:
+        if offset:
+            file.seek(offset)
+        return file.read(-1 if size is None else size)
+
+
+def modified(url: str) -> float | None:
+    """Return when the file at `url` was changed last, in seconds since 1970.
+
+    None where nothing is there, or the store does not say.
+
+    Raises:
+        StoreError: the place cannot be asked.
+    """
+    with _explained(url, "look"):
+        if not is_local(url):
+            return remote.modified(url)
+        try:
+            return local_path(url).stat().st_mtime
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
 
 def exists(url: str) -> bool:
@@ -142,8 +177,7 @@ def exists(url: str) -> bool:
         StoreError: the place cannot be asked.
     """
     with _explained(url, "look"):
-        filesystem, path = _open_filesystem(url)
-        return bool(filesystem.exists(path))
+        return local_path(url).exists() if is_local(url) else remote.exists(url)
 
 
 def has_entries(url: str) -> bool:
@@ -153,9 +187,10 @@ def has_entries(url: str) -> bool:
         StoreError: the place cannot be asked.
     """
     with _explained(url, "list"):
-        filesystem, path = _open_filesystem(url)
+        if not is_local(url):
+            return remote.has_entries(url)
         try:
-            return bool(filesystem.ls(path, detail=False))
+            return any(local_path(url).iterdir())
         except (FileNotFoundError, NotADirectoryError):
             return False
 
@@ -166,9 +201,11 @@ def remove(url: str) -> None:
     Raises:
         StoreError: it is there and cannot be removed.
     """
-    with _explained(url, "remove"), contextlib.suppress(FileNotFoundError):
-        filesystem, path = _open_filesystem(url)
-        filesystem.rm_file(path)
+    with _explained(url, "remove"):
+        if is_local(url):
+            local_path(url).unlink(missing_ok=True)
+        else:
+            remote.remove(url)
 
 
 def make_folder(url: str) -> None:
@@ -212,14 +249,11 @@ def list_folders(url: str) -> list[str]:
     with _explained(url, "list"):
         if is_local(url):
             return sorted(path.name for path in local_path(url).iterdir() if path.is_dir())
-        filesystem, path = _open_filesystem(url)
-        entries = filesystem.ls(path, detail=True)
-        folders = (entry["name"].rstrip("/") for entry in entries if entry["type"] == "directory")
-        return sorted(name.rsplit("/", 1)[-1] for name in folders)
+        return remote.list_folders(url)
 
 
 def walk(url: str, *, pass_by: Callable[[bytes], bool] = lambda _: False) -> Iterator[FileInfo]:
-    """Yield every file below `url`, folder by folder, in a fixed order.
+    """Yield every file below `url` in a fixed order: folder by folder, or in S3 in that of the keys.
 
     Links are followed, but for one to a folder that it lies in: that would be a loop.
 
@@ -235,43 +269,7 @@ def walk(url: str, *, pass_by: Callable[[bytes], bool] = lambda _: False) -> Ite
         if is_local(url):
             yield from walk_tree(os.fsencode(local_path(url)), pass_by)
         else:
-            yield from _walk_remote(url, pass_by)
-
-
-def _walk_remote(url: str, pass_by: Callable[[bytes], bool]) -> Iterator[FileInfo]:
-    # Not fsspec's own walk: that leaves out, without a word, what cannot be listed.
-    filesystem, root = _open_filesystem(url)
-    waiting = [root.rstrip("/")]
-    while waiting:
-        folder = waiting.pop()
-        entries = {info["name"].rstrip("/"): info for info in _list_remote(filesystem, folder, root)}
-        entries.pop(folder, None)  # an empty object that stands for the folder itself
-        folders = []
-        for name, info in sorted(entries.items()):
-            path = os.fsencode(name.removeprefix(root).lstrip("/"))
-            if info["type"] != "directory":
-                yield FileInfo(path, int(info.get("size") or 0), _version(info))
-            elif pass_by(path):
-                yield FileInfo(path, -1, "")
-            else:
-                folders.append(name)
-        waiting += reversed(folders)
-
-
-def _list_remote(filesystem: Any, folder: str, root: str) -> list[dict[str, Any]]:  # noqa: ANN401
-    try:
-        return list(filesystem.ls(folder, detail=True))
-    except FileNotFoundError:
-        if folder == root.rstrip("/"):
-            raise
-        return []  # emptied meanwhile
-
-
-def _version(info: dict[str, Any]) -> str:
-    for field in ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated", "mtime", "created"):
-        if info.get(field):
-            return f"{field}:{info[field]}"
-    return "unknown"
+            yield from remote.walk(url, pass_by)
 
 
 @contextlib.contextmanager
@@ -282,7 +280,7 @@ def create(url: str) -> Iterator[IO[bytes]]:
         StoreError: the place cannot be written, or is full.
     """
     with _explained(url, "write"):
-        writer = _create_local(local_path(url)) if is_local(url) else _create_remote(url)
+        writer = _create_local(local_path(url)) if is_local(url) else remote.create(url)
         with writer as file:
             yield file
 
@@ -312,19 +310,6 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def _create_remote(url: str) -> Iterator[IO[bytes]]:
-    filesystem, path = _open_filesystem(url)
-    file = filesystem.open(path, "wb", autocommit=False)
-    try:
-        yield file
-        file.close()
-    except BaseException:
-        file.discard()
-        raise
-    file.commit()
-
-
 def write_bytes(url: str, data: bytes) -> None:
     """Write `data` to `url` in one step.
 
@@ -336,13 +321,19 @@ def write_bytes(url: str, data: bytes) -> None:
 
 
 def remove_temporaries(url: str, names: str) -> int:
-    """Remove what killed writers left in a local folder; return how many files that were.
+    """Remove what killed writers left unfinished in a folder; return how many files or uploads that were.
 
     Args:
         url: the folder; those below it are not looked at.
         names: regular expression of the names that were to be written; no other file is touched.
+
+    Raises:
+        StoreError: the place cannot be asked.
     """
-    if not is_local(url) or not local_path(url).is_dir():
+    if not is_local(url):
+        with _explained(url, "clean up"):
+            return remote.abort_uploads(url, lambda name: bool(re.fullmatch(names, name)))
+    if not local_path(url).is_dir():
         return 0
     pattern = re.compile(rf"{re.escape(TEMPORARY_PREFIX)}[0-9a-f]{{8}}-({names})")
     leftovers = [path for path in local_path(url).iterdir() if pattern.fullmatch(path.name)]
