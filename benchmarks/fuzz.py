@@ -171,7 +171,7 @@ def _collect(seed: int, results: Iterable[Shrunk | CorruptImageError]) -> Outcom
     for number, result in enumerate(results):
         slowest = max(slowest, (time.perf_counter() - begin, seed, number))
         if isinstance(result, Shrunk):
-            code, made = "sample", result.jpeg
+            code, made = "sample", result.data
         else:
             code, made = result.code, b""
         if code in GIVEN_UP:

@@ -185,7 +185,7 @@ def compare(path: Path, stock: Stock) -> dict[str, float]:
     data = path.read_bytes()
     _, expected = stock.shrink(path)
     before = shrink_pixels(data, Recipe(size=SIZE))
-    after = decode_jpeg(shrink_image(data, Recipe(size=SIZE)).jpeg)
+    after = decode_jpeg(shrink_image(data, Recipe(size=SIZE)).data)
     return {"before_encoding": psnr_db(before, expected), "after_encoding": psnr_db(after, expected)}
 
 

@@ -16,7 +16,7 @@ import tarfile
 from typing import TYPE_CHECKING
 
 from ingest import processes, store
-from ingest.build.image import decode_jpeg
+from ingest.build.encode import decode
 from ingest.build.seal import count_codes
 from ingest.errors import CorruptImageError, CorruptShardError
 from ingest.index import Index, ShardEntry, read_index
@@ -162,7 +162,8 @@ def _tar_faults(data: bytes, samples: dict[str, list[Member]], fields: tuple[str
 def _image_faults(data: bytes, samples: dict[str, list[Member]], recipe: Recipe) -> Iterator[str]:
     for key, (image, *_) in samples.items():
         try:
-            height, width, _ = decode_jpeg(data[image.offset : image.offset + image.size]).shape
+            picture = data[image.offset : image.offset + image.size]
+            height, width, _ = decode(picture, recipe.image_field).shape
         except CorruptImageError as error:
             yield f"sample {key} cannot be decoded ({error})"
             continue

@@ -381,6 +381,16 @@ def _transform(
     return converted
 
 
+def write_png(pixels_HWC: NDArray[np.uint8]) -> bytes:
+    """Encode pixels, uint8 (H, W, 3) RGB, as PNG."""
+    return bytes(imagecodecs.png_encode(pixels_HWC))
+
+
+def write_webp(pixels_HWC: NDArray[np.uint8]) -> bytes:
+    """Encode pixels, uint8 (H, W, 3) RGB, as lossless WebP."""
+    return bytes(imagecodecs.webp_encode(pixels_HWC, lossless=True))
+
+
 def engine_versions() -> dict[str, str]:
     """Return the versions of imagecodecs and of the libraries in it that decide about pixels."""
     # Not `imagecodecs.version`, which loads every codec there is: 0.2 s.

@@ -21,7 +21,16 @@ from ingest.build.artifact import DEMO_FOLDER
 from ingest.build.limits import DEFAULT_MEMORY_LIMIT, DEFAULT_TIME_LIMIT
 from ingest.build.tally import DEFAULT_MAX_REJECTS
 from ingest.errors import ConfigError
-from ingest.recipe import DEFAULT_MAX_PIXELS, Fidelity, Fit, OnTruncated, Recipe, Upscale
+from ingest.recipe import (
+    DEFAULT_MAX_PIXELS,
+    Encoding,
+    Fidelity,
+    Fit,
+    OnTruncated,
+    Recipe,
+    Subsampling,
+    Upscale,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +67,9 @@ class Settings(BaseModel):
     size: int = Field(224, ge=8, le=4096)
     fit: Fit = "cover"
     fidelity: Fidelity = "high"
+    encoding: Encoding = "jpeg"
     quality: int = Field(90, ge=1, le=100)
+    subsampling: Subsampling = "420"
     background: tuple[int, int, int] = (255, 255, 255)
     upscale: Upscale = "allow"
     on_truncated: OnTruncated = "reject"
@@ -92,6 +103,11 @@ class Settings(BaseModel):
     def _take_null_as_text(cls, value: Any) -> Any:  # noqa: ANN401
         return None if value == "null" else value  # `--config max_rejects=null` arrives so
 
+    @field_validator("subsampling", mode="before")
+    @classmethod
+    def _take_number_as_text(cls, value: Any) -> Any:  # noqa: ANN401
+        return str(value) if isinstance(value, int) else value  # `--config subsampling=444` is a number
+
     @field_validator("max_rejects")
     @classmethod
     def _check_max_rejects(cls, value: float | None) -> float | None:
@@ -117,7 +133,9 @@ class Settings(BaseModel):
             size=self.size,
             fit=self.fit,
             fidelity=self.fidelity,
+            encoding=self.encoding,
             quality=self.quality,
+            subsampling=self.subsampling,
             background=self.background,
             upscale=self.upscale,
             on_truncated=self.on_truncated,

@@ -263,7 +263,7 @@ def _try_files(plan: Path, head: PlanHead, name: str, limits: Limits) -> tuple[l
     isolate.start(short)
     begin = time.perf_counter()
     with contextlib.closing(results), contextlib.suppress(StoreError):
-        sizes += [len(done.result.jpeg) for done in results if isinstance(done.result, Shrunk)]
+        sizes += [len(done.result.data) for done in results if isinstance(done.result, Shrunk)]
     seconds = time.perf_counter() - begin
     isolate.end_idle()
     return sizes, seconds

@@ -19,6 +19,7 @@ import numpy as np
 
 from ingest.build import codecs, containers, pillow, png, sniff, turbo
 from ingest.build.colour import Mode, to_srgb
+from ingest.build.encode import decode_jpeg, encode
 from ingest.build.geometry import (
     Geometry,
     check_shape,
@@ -78,7 +79,7 @@ def shrink_image(data: bytes, recipe: Recipe) -> Shrunk:
     pixels, profile, use = _render(picture, plan, recipe)
     height, width = pixels.shape[:2]
     provenance = _provenance(picture, plan, recipe, profile, use)
-    return Shrunk(turbo.encode(pixels, recipe.quality), width, height, provenance, pillow.histogram(pixels))
+    return Shrunk(encode(pixels, recipe), width, height, provenance, pillow.histogram(pixels))
 
 
 def shrink_pixels(data: bytes, recipe: Recipe) -> NDArray[np.uint8]:
@@ -89,27 +90,6 @@ def shrink_pixels(data: bytes, recipe: Recipe) -> NDArray[np.uint8]:
     """
     picture = read_picture(data, recipe)
     return _render(picture, _plan(picture, recipe), recipe)[0][..., :3]
-
-
-def decode_jpeg(data: bytes) -> NDArray[np.uint8]:
-    """Decode every pixel of a sample.
-
-    Args:
-        data: a JPEG of one or three components.
-
-    Returns:
-        uint8 (H, W, 3), RGB, 0 to 255.
-
-    Raises:
-        CorruptImageError: if it is not a JPEG, or any part of it is missing or does not decode.
-    """
-    header = read_jpeg_header(data)
-    if not turbo.can_decode(header) or header.kind[-1] == turbo.CMYK:
-        raise CorruptImageError("unsupported", "The JPEG is not 8 bits, gray or RGB, as samples are.")
-    pixels, notes = turbo.decode(data, header, 1, "RGB")
-    if notes:
-        raise CorruptImageError("corrupt", f"The JPEG is not as it was written: {notes[0]}")
-    return pixels
 
 
 def encode_jpeg(image_HWC: NDArray[np.uint8], quality: int, exif: bytes | None = None) -> bytes:

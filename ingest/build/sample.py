@@ -72,15 +72,16 @@ class Shrunk:
     """One sample and where it came from.
 
     Attributes:
-        jpeg: baseline JPEG, RGB, 4:2:0, no EXIF. 4:2:0 because trainers throw more colour detail away
-            than it does, it is 0.8 of the bytes of 4:4:4, and every hardware decoder takes it.
-        width: of `jpeg`, in pixels.
-        height: of `jpeg`, in pixels.
+        data: the picture, RGB, in the encoding of the recipe, without EXIF. A JPEG is baseline, and 4:2:0
+            unless asked otherwise, because trainers throw more colour detail away than that does, it is 0.8
+            of the bytes of 4:4:4, and every hardware decoder takes it.
+        width: of the sample, in pixels.
+        height: of the sample, in pixels.
         provenance: what the picture was, and what was done to it.
-        histogram: 256 counts each for R, G and B of the pixels before JPEG encoding, 768 in all.
+        histogram: 256 counts each for R, G and B of the pixels before encoding, 768 in all.
     """
 
-    jpeg: bytes
+    data: bytes
     width: int
     height: int
     provenance: Provenance

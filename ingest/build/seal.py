@@ -140,7 +140,7 @@ def make_index(head: PlanHead, summaries: Sequence[ShardSummary], rejects: dict[
         recipe=head.recipe,
         engines=_common_engines(summaries),
         classes=head.classes,
-        fields=("jpg", "cls") if head.classes else ("jpg",),
+        fields=(head.recipe.image_field, "cls") if head.classes else (head.recipe.image_field,),
         splits={name: tuple(entries) for name, entries in splits.items()},
         rejects=rejects,
         mean=mean,

@@ -239,7 +239,7 @@ class _ShardWork:
             return self._reject(row, done.result.code, done.result.reason)
         if done.result is None:
             raise ValueError(f"{row['source']}: neither decoded nor copied")
-        return self._write(row, planned, _description(done.result), done.result.jpeg, writer)
+        return self._write(row, planned, _description(done.result), done.result.data, writer)
 
     def _copy(self, row: dict[str, Any], planned: PlannedFile, copied: Copied, writer: TarWriter) -> Tally:
         self._engines.append(copied.engines)
@@ -256,7 +256,7 @@ class _ShardWork:
         data: bytes,
         writer: TarWriter,
     ) -> Tally:
-        members = writer.add(planned.key, sample_fields(data, planned.class_id))
+        members = writer.add(planned.key, sample_fields(self._task.recipe, data, planned.class_id))
         places = {**_places(members), "image_crc32": zlib.crc32(data)}
         self.rows.append({**row, "status": "sample", **description, **places})
         self.samples += 1
@@ -303,9 +303,9 @@ def _sums(triples: Iterable[Sequence[int]]) -> tuple[int, int, int]:
     return red, green, blue
 
 
-def sample_fields(image: bytes, class_id: int | None) -> dict[str, bytes]:
-    """Return the members of a sample: ``jpg`` and, where there are classes, ``cls`` (the id in decimal)."""
-    fields = {"jpg": image}
+def sample_fields(recipe: Recipe, image: bytes, class_id: int | None) -> dict[str, bytes]:
+    """Return the members of a sample: the image and, where there are classes, ``cls`` (the id in decimal)."""
+    fields = {recipe.image_field: image}
     return fields if class_id is None else {**fields, "cls": str(class_id).encode()}
 
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from ingest.recipe import Subsampling
+
 # simplejpeg applies a scale only where it divides by at least `min_factor`; none divides by more than 8.
 _UNSCALED = 9
 _MOST_MENDS = 4  # one for each kind of harmless fault
@@ -190,15 +192,18 @@ def decode_rows(data: bytes, header: JpegHeader, scale: int, colorspace: str) ->
     return _decode(data, size, scale, colorspace, strict=False)
 
 
-def encode(pixels_HWC: NDArray[np.uint8], quality: int) -> bytes:
-    """Encode pixels as a baseline 4:2:0 JPEG.
+def encode(pixels_HWC: NDArray[np.uint8], quality: int, subsampling: Subsampling = "420") -> bytes:
+    """Encode pixels as a baseline JPEG.
 
     Args:
         pixels_HWC: uint8 (H, W, 3) RGB or (H, W, 4) RGBX, C-contiguous.
         quality: 1 to 100.
+        subsampling: of the colours.
     """
     colorspace = "RGB" if pixels_HWC.shape[2] == COLOUR else "RGBX"
-    jpeg: bytes = simplejpeg.encode_jpeg(pixels_HWC, quality, colorspace=colorspace, colorsubsampling="420")
+    jpeg: bytes = simplejpeg.encode_jpeg(
+        pixels_HWC, quality, colorspace=colorspace, colorsubsampling=subsampling
+    )
     return jpeg
 
 

@@ -97,6 +97,7 @@ def loader(
     rank, world_size, num_local = options.resolve_rank(rank, world_size)
     url = store.normalise(str(dataset))
     index = index_format.read_index(url)
+    options.check_encoding(index, url)
     options.check_choice("split", split, sorted(index.splits))
     schedule = epoch.Schedule(
         num_samples=index.num_samples(split),

@@ -46,6 +46,13 @@ def check_choice(name: str, value: str, allowed: list[str]) -> str:
     return value
 
 
+def check_encoding(index: Index, url: str) -> None:
+    """Refuse samples that are no JPEGs."""
+    if index.recipe.encoding != "jpeg":
+        remedy = "build it with 'encoding: jpeg', or read its shards with the package webdataset"
+        raise ConfigError(f"{url}: holds {index.recipe.encoding} samples, expected jpeg: {remedy}")
+
+
 def check_not_empty(schedule: Schedule, split: str) -> None:
     """Refuse a schedule without batches: a training loop over it would do nothing, and not say so."""
     if not schedule.num_batches:

@@ -306,12 +306,12 @@ class TestPixels:
         """The JPEG has the size that the record states and the fit asks for."""
         shrunk = shrink_image(jpeg(640, 480), Recipe(size=96, fit=fit))
         assert (shrunk.width, shrunk.height) == size
-        assert decode_jpeg(shrunk.jpeg).shape == (*size[::-1], 3)
+        assert decode_jpeg(shrunk.data).shape == (*size[::-1], 3)
 
     @pytest.mark.parametrize(("width", "height"), [(1, 1), (7, 7), (1, 1000), (3, 90), (640, 2)])
     def test_small_and_thin_pictures_are_enlarged(self, width, height):
         """No picture is too small or too thin for a full-sized sample."""
-        assert decode_jpeg(shrink_image(jpeg(width, height), Recipe()).jpeg).shape == (224, 224, 3)
+        assert decode_jpeg(shrink_image(jpeg(width, height), Recipe()).data).shape == (224, 224, 3)
 
     @pytest.mark.parametrize(("fidelity", "bar_db"), [("high", 50), ("fast", 35), ("exact", 55)])
     @pytest.mark.parametrize("orientation", [1, 8])
@@ -338,11 +338,11 @@ class TestPixels:
         """The same picture and recipe give the same bytes, and another quality gives others."""
         data = jpeg()
         assert shrink_image(data, Recipe()) == shrink_image(data, Recipe())
-        assert shrink_image(data, Recipe()).jpeg != shrink_image(data, Recipe(quality=80)).jpeg
+        assert shrink_image(data, Recipe()).data != shrink_image(data, Recipe(quality=80)).data
 
     def test_output_is_plain(self):
         """A sample is a baseline 4:2:0 JPEG without EXIF, whatever the raw file was."""
-        sample = shrink_image(jpeg(orientation=6), Recipe()).jpeg
+        sample = shrink_image(jpeg(orientation=6), Recipe()).data
         assert read_jpeg_header(sample).kind == (0, 8, 3)
         assert simplejpeg.decode_jpeg_header(sample) == (224, 224, "YCbCr", "420")
         assert b"Exif" not in sample
@@ -445,7 +445,7 @@ class TestHarmlessFaults:
     def test_every_pixel_is_there(self, spoil):
         """Junk that costs no pixel changes nothing."""
         data = jpeg()
-        assert shrink_image(spoil(data), Recipe()).jpeg == shrink_image(data, Recipe()).jpeg
+        assert shrink_image(spoil(data), Recipe()).data == shrink_image(data, Recipe()).data
 
 
 class TestRefusals:
@@ -541,7 +541,7 @@ class TestRefusals:
 
     def test_decode_refuses_a_cut_sample(self):
         """Verifying a sample decodes all of it: a cut one is refused."""
-        sample = shrink_image(jpeg(), Recipe()).jpeg
+        sample = shrink_image(jpeg(), Recipe()).data
         with pytest.raises(CorruptImageError):
             decode_jpeg(sample[:-100])
 
@@ -657,7 +657,7 @@ class TestWhatIsTaken:
     def test_missing_end_marker_alone(self):
         """Costs no pixel, and is noted."""
         shrunk = shrink_image(jpeg()[:-2], Recipe())
-        assert shrunk.jpeg == shrink_image(jpeg(), Recipe()).jpeg
+        assert shrunk.data == shrink_image(jpeg(), Recipe()).data
         assert "end marker" in shrunk.provenance.notes[0]
 
     def test_lost_block(self):
@@ -709,7 +709,7 @@ class TestCorpus:
             if isinstance(result, CorruptImageError):
                 continue
             expected = [quads(row[name]) for name in ("quad_rgb_pil_upright", "quad_rgb_vips_icc")]
-            pixels = decode_jpeg(result.jpeg).astype(float)
+            pixels = decode_jpeg(result.data).astype(float)
             quarters = [pixels[y : y + 112, x : x + 112].mean((0, 1)) for y in (0, 112) for x in (0, 112)]
             distances = [np.abs(np.array(quarters) - quad).max() for quad in expected if quad is not None]
             if distances and row["file"] not in WITHOUT_ITS_PROFILE:

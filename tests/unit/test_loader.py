@@ -1,6 +1,7 @@
 """`ingest.loader()` on every device that is there: order, pixels, labels, life cycle, errors."""
 
 import contextlib
+import dataclasses
 import gc
 import itertools
 import shutil
@@ -321,6 +322,17 @@ def test_not_sealed(tmp_path):
     """A folder without an index is not a dataset."""
     with pytest.raises(ingest.NotSealedError, match=r"dataset\.json"):
         ingest.loader(tmp_path, device="cpu")
+
+
+def test_other_encoding_is_refused(tmp_path):
+    """A dataset of raw pixels is refused in a sentence before anything is read."""
+    folder = str(make_dataset(tmp_path / "raw"))
+    sealed = index.read_index(folder)
+    recipe = dataclasses.replace(sealed.recipe, encoding="npy")
+    index.write_index(folder, dataclasses.replace(sealed, recipe=recipe))
+
+    with pytest.raises(ingest.ConfigError, match="holds npy samples, expected jpeg"):
+        ingest.loader(folder, batch_size=2, device="cpu")
 
 
 def test_unknown_split(sealed):
