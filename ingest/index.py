@@ -1,19 +1,30 @@
-"""The index, `dataset.json`: what a sealed dataset holds. It is written last and replaced in one step."""
+"""The index, `dataset.json`: what a sealed dataset holds. It is written last and replaced in one step.
+
+Each index that ever stood there is kept as `history/dataset-<version>.json` too, the same bytes, until
+`ingest gc` clears it: whoever began with an older one still finds the shards that it names.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
+import re
 from typing import Any
 
 from ingest import store
-from ingest.errors import CorruptShardError, NotSealedError, StoreError
+from ingest.errors import ConfigError, CorruptShardError, NotSealedError, StoreError
 from ingest.recipe import Recipe
 
 INDEX_NAME = "dataset.json"
 FORMAT_VERSION = 1
 # 1: first version.
+
+HISTORY = "history"
+"""Folder of a dataset in which each of its indexes is kept."""
+
+_KEPT = re.compile(r"dataset-([0-9a-f]{8})\.json")
+_VERSION_DIGITS = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +50,7 @@ class Index:
         rejects: number of files that became no sample, by code.
         mean: mean of R, G and B over all pixels, 0 to 1.
         std: standard deviation of R, G and B over all pixels, 0 to 1.
+        version: first 8 hex digits of the checksum in the file that it was read from; "" if it was not.
     """
 
     recipe: Recipe
@@ -49,6 +61,7 @@ class Index:
     rejects: dict[str, int]
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    version: str = dataclasses.field(default="", compare=False)
 
     def num_samples(self, split: str) -> int:
         """Return how many samples `split` holds."""
@@ -99,10 +112,10 @@ class Index:
             raise CorruptShardError(
                 f"{url}: its checksum does not match, it was changed: run the build again"
             )
-        return _from_body(body)
+        return _from_body(body, checksum[:_VERSION_DIGITS])
 
 
-def _from_body(body: dict[str, Any]) -> Index:
+def _from_body(body: dict[str, Any], version: str) -> Index:
     red, green, blue = body["mean"]
     std_red, std_green, std_blue = body["std"]
     return Index(
@@ -116,6 +129,7 @@ def _from_body(body: dict[str, Any]) -> Index:
         rejects=body["rejects"],
         mean=(red, green, blue),
         std=(std_red, std_green, std_blue),
+        version=version,
     )
 
 
@@ -123,35 +137,88 @@ def _checksum(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def read_index(dataset: str) -> Index:
+def read_index(dataset: str, version: str | None = None) -> Index:
     """Read the index of the dataset at `dataset` (a path or URL).
 
+    Args:
+        dataset: where it is.
+        version: `Index.version` of one that stood there before; None reads the one that stands there now.
+
     Raises:
-        NotSealedError: there is none.
+        ConfigError: `version` is none.
+        NotSealedError: there is none, or none of that version is kept.
         CorruptShardError: it is not whole, or of another format version.
         StoreError: it cannot be read at the moment.
     """
-    url = store.join(dataset, INDEX_NAME)
+    url = store.join(dataset, INDEX_NAME) if version is None else kept_url(dataset, version)
     try:
         data = store.read_bytes(url)
     except (FileNotFoundError, NotADirectoryError) as error:
-        message = (
-            f"{dataset}: no {INDEX_NAME} there: no dataset was sealed at this place, or its build is not done"
-        )
-        raise NotSealedError(message) from error
+        raise NotSealedError(_absent(dataset, version)) from error
     except PermissionError as error:
         raise StoreError(f"{url}: may not be read: {error.strerror}") from error
     return Index.from_json(data, url)
 
 
-def write_index(dataset: str, index: Index) -> bool:
-    """Switch the dataset to `index` in one step; return False if it already stood there.
+def _absent(dataset: str, version: str | None) -> str:
+    if version is None:
+        return (
+            f"{dataset}: no {INDEX_NAME} there: no dataset was sealed at this place, or its build is not done"
+        )
+    kept = ", ".join(kept_versions(dataset)) or "none"
+    return f"{dataset}: no index of version {version}: `ingest gc` has cleared it; kept are {kept}"
+
+
+def kept_url(dataset: str, version: str) -> str:
+    """Return where the index of a version is kept.
 
     Raises:
-        StoreError: the place cannot be written.
+        ConfigError: it is no version.
+    """
+    if not re.fullmatch(r"[0-9a-f]{8}", version):
+        raise ConfigError(f"index version {version!r}: expected 8 hex digits, as in the names in {HISTORY}/")
+    return store.join(dataset, HISTORY, f"dataset-{version}.json")
+
+
+def kept_versions(dataset: str) -> list[str]:
+    """Return the versions of all indexes that are kept, sorted.
+
+    Raises:
+        StoreError: they cannot be listed.
+    """
+    names = store.list_files(store.join(dataset, HISTORY))
+    return sorted(match[1] for match in map(_KEPT.fullmatch, names) if match)
+
+
+def write_index(dataset: str, index: Index) -> bool:
+    """Switch the dataset to `index` in one step, and keep it; return False if it already stood there.
+
+    Raises:
+        StoreError: the place cannot be read or written.
     """
     url, data = store.join(dataset, INDEX_NAME), index.to_json()
-    if store.exists(url) and store.read_bytes(url) == data:
+    before = store.read_bytes(url) if store.exists(url) else None
+    if before is not None:
+        _keep(dataset, before)  # it may be of an ingest that kept none, or its build was cut off
+    if before == data:
         return False
     store.write_bytes(url, data)
+    # Where the same index stood there before, its file becomes the newest: `ingest gc` looks at that.
+    store.write_bytes(kept_url(dataset, _version_of(data)), data)
     return True
+
+
+def _keep(dataset: str, data: bytes) -> None:
+    version = _version_of(data)
+    if version and not store.exists(kept_url(dataset, version)):
+        store.write_bytes(kept_url(dataset, version), data)
+
+
+def _version_of(data: bytes) -> str:
+    """Return the version of an index; "" for one that is not whole, and not worth keeping."""
+    try:
+        body = json.loads(data)
+        checksum = body.pop("sha256")
+    except (ValueError, KeyError, AttributeError):
+        return ""
+    return str(checksum)[:_VERSION_DIGITS] if checksum == _checksum(body) else ""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from ingest.errors import CorruptShardError, IngestError, NotSealedError
-from ingest.index import Index, ShardEntry, read_index, write_index
+from ingest.errors import ConfigError, CorruptShardError, IngestError, NotSealedError
+from ingest.index import Index, ShardEntry, kept_versions, read_index, write_index
 from ingest.recipe import Recipe
 
 
@@ -85,8 +87,68 @@ def test_recipe_hash_tells_recipes_apart() -> None:
     """Every field of a recipe changes its hash, and a recipe survives its own JSON."""
     changes = {"size": 256, "fit": "contain", "fidelity": "exact", "quality": 80, "background": (0, 0, 0)}
     changes |= {"upscale": "reject", "on_truncated": "keep", "max_pixels": 1000, "max_aspect": 4.0}
+    changes |= {"encoding": "png", "subsampling": "444"}
     recipes = [Recipe(), *(dataclasses.replace(Recipe(), **{name: value}) for name, value in changes.items())]
 
     assert set(changes) == {field.name for field in dataclasses.fields(Recipe)}
     assert len({recipe.hash() for recipe in recipes}) == len(recipes)
     assert [Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) for recipe in recipes] == recipes
+
+
+def test_every_index_is_kept(tmp_path: Path) -> None:
+    """An index that was replaced can still be read by its version, the same as it was."""
+    first, second = _index(), dataclasses.replace(_index(), rejects={"empty": 3})
+    write_index(str(tmp_path), first)
+    version = read_index(str(tmp_path)).version
+    data = (tmp_path / "dataset.json").read_bytes()
+
+    write_index(str(tmp_path), second)
+
+    assert json.loads(data)["sha256"].startswith(version)
+    assert (tmp_path / f"history/dataset-{version}.json").read_bytes() == data
+    assert read_index(str(tmp_path), version) == first
+    assert read_index(str(tmp_path)) == second
+    assert kept_versions(str(tmp_path)) == sorted([version, read_index(str(tmp_path)).version])
+
+
+def test_index_that_was_not_kept_is_kept_when_it_is_replaced(tmp_path: Path) -> None:
+    """Nothing is lost of a dataset whose build was cut off between index and copy, or kept none."""
+    write_index(str(tmp_path), _index())
+    shutil.rmtree(tmp_path / "history")
+    version = read_index(str(tmp_path)).version
+
+    write_index(str(tmp_path), dataclasses.replace(_index(), rejects={}))
+
+    assert read_index(str(tmp_path), version) == _index()
+
+
+def test_index_that_comes_back_is_the_newest_again(tmp_path: Path) -> None:
+    """Where an older index stands again, its copy is the newest file: what is cleared depends on that."""
+    write_index(str(tmp_path), _index())
+    copy = tmp_path / f"history/dataset-{read_index(str(tmp_path)).version}.json"
+    write_index(str(tmp_path), dataclasses.replace(_index(), rejects={}))
+    os.utime(copy, (1, 1))
+
+    write_index(str(tmp_path), _index())
+
+    assert copy.stat().st_mtime > 1
+
+
+def test_version_that_is_gone_is_named(tmp_path: Path) -> None:
+    """The error names the version that was asked for, and those that are kept."""
+    write_index(str(tmp_path), _index())
+    kept = read_index(str(tmp_path)).version
+
+    with pytest.raises(NotSealedError, match=f"no index of version 00000000: .*; kept are {kept}"):
+        read_index(str(tmp_path), "00000000")
+    with pytest.raises(ConfigError, match=r"index version '\.\./\.\./x': expected 8 hex digits"):
+        read_index(str(tmp_path), "../../x")
+
+
+def test_broken_index_is_not_kept(tmp_path: Path) -> None:
+    """What was not a whole index is replaced, and no copy of it is made."""
+    (tmp_path / "dataset.json").write_bytes(b"{}")
+
+    assert write_index(str(tmp_path), _index())
+
+    assert kept_versions(str(tmp_path)) == [read_index(str(tmp_path)).version]

@@ -99,7 +99,7 @@ def test_two_builds_are_byte_identical(project: Project, tmp_path: Path) -> None
         files = (path for path in dataset.rglob("*") if path.suffix in suffixes)
         return {str(path.relative_to(dataset)): path.read_bytes() for path in files}
 
-    assert len(contents(other)) == 7
+    assert len(contents(other)) == 8
     assert contents(project.dataset) == contents(other)
 
 
