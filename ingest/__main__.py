@@ -203,8 +203,8 @@ def _run_seal(options: argparse.Namespace) -> None:
     with hold_dataset(head.dataset, options.plan.parent):
         clean_up(head)
         done = seal(head, missing_shards(head, as_sealed=False), max_rejects)
-    rejects = describe_rejects(done.rejects)
-    what = f"{count(done.samples, 'sample')} in {count(done.shards, 'shard')}, {rejects}"
+    rejects, twice = describe_rejects(done.rejects), done.duplicates.sentence()
+    what = f"{count(done.samples, 'sample')} in {count(done.shards, 'shard')}, {rejects}, {twice}"
     logger.info("seal: %s in %s; %s", what, head.dataset, _news(changed=done.changed))
     if options.done is not None:
         _mark(
@@ -225,12 +225,14 @@ def _add_inspect(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
         metavar="KIND",
         help="list the samples that something was done to; without KIND: how many there are of each kind",
     )
+    what.add_argument("--duplicates", action="store_true", help="list the samples with the same raw bytes")
     what.add_argument("--source", help="print all that is known of one raw file, by its key or source")
     return verb
 
 
 def _run_inspect(options: argparse.Namespace) -> None:
     """Print what is in a dataset."""
+    from ingest.build.duplicates import list_duplicates  # noqa: PLC0415
     from ingest.inspect import (  # noqa: PLC0415
         count_touched,
         describe,
@@ -239,8 +241,12 @@ def _run_inspect(options: argparse.Namespace) -> None:
         list_touched,
     )
 
-    if options.touched:
-        for line in list_touched(options.dataset, options.touched):
+    if options.touched or options.duplicates:
+        for line in (
+            list_touched(options.dataset, options.touched)
+            if options.touched
+            else list_duplicates(options.dataset)
+        ):
             print(line)
     elif options.source is not None:
         print(describe_source(options.dataset, options.source))

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from ingest import store
-from ingest.errors import ConfigError, StoreError
+from ingest.errors import ConfigError
 from ingest.index import Index, read_index
+from ingest.receipts import read_columns
 from ingest.shard import read_receipt, read_rejects
-from ingest.units import count, format_bytes
+from ingest.units import count, format_bytes, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -53,7 +52,7 @@ def _reject_lines(dataset: str, rejects: pa.Table) -> Iterator[str]:
     codes, sources = rejects["code"].to_pylist(), rejects["source"].to_pylist()
     folder = _common_folder(sources)
     by_number = sorted(Counter(codes).items(), key=lambda item: (-item[1], item[0]))
-    below = f"; sources below {_plain(folder)}" if folder else ""
+    below = f"; sources below {plain(folder)}" if folder else ""
     yield f"{count(len(codes), 'reject')} of {dataset}{below}"
     yield ""
     yield from (f"{number:9,}  {code}" for code, number in by_number)
@@ -62,8 +61,8 @@ def _reject_lines(dataset: str, rejects: pa.Table) -> Iterator[str]:
     columns = zip(
         codes,
         map(format_bytes, rejects["source_bytes"].to_pylist()),
-        (_plain(source.removeprefix(folder)) for source in sources),
-        map(_plain, rejects["reason"].to_pylist()),
+        (plain(source.removeprefix(folder)) for source in sources),
+        map(plain, rejects["reason"].to_pylist()),
         strict=True,
     )
     rows = sorted(columns, key=lambda row: (order[row[0]], row[2]))
@@ -86,13 +85,6 @@ def _common_folder(sources: Sequence[str]) -> str:
     )
     folder = first[: first.rfind("/", 0, same) + 1]
     return "" if "://" in first or folder == "/" else folder
-
-
-def _plain(text: str) -> str:
-    """Escape what would move the cursor: a file's name may hold newlines and worse."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 # ---- what was touched
@@ -216,7 +208,7 @@ def list_touched(dataset: str, kind: str) -> Iterator[str]:
         raise ConfigError(f"--touched {kind}: there is no such kind: use {', '.join(_TOUCHES)} or {_ALL}")
     touches = _TOUCHES if kind == _ALL else {kind: _TOUCHES[kind]}
     for rows in _receipts(dataset, read_index(dataset), ["source", *_columns_of(touches)]):
-        yield from (f"{_plain(source)}: {done}" for source, done in _touched(rows, touches.values()))
+        yield from (f"{plain(source)}: {done}" for source, done in _touched(rows, touches.values()))
 
 
 def _touched(rows: pa.Table, touches: Collection[_Touch]) -> Iterator[tuple[str, str]]:
@@ -226,7 +218,7 @@ def _touched(rows: pa.Table, touches: Collection[_Touch]) -> Iterator[tuple[str,
     marks = zip(*(mask.filter(touched).to_pylist() for mask in masks), strict=True)
     for row, marked in zip(rows.filter(touched).to_pylist(), marks, strict=True):
         done = (touch.sentence(row) for touch, mark in zip(touches, marked, strict=True) if mark)
-        yield row["source"], _plain("; ".join(done))
+        yield row["source"], plain("; ".join(done))
 
 
 def _percent(share: float) -> str:
@@ -252,17 +244,7 @@ def _receipts(dataset: str, index: Index, columns: Sequence[str]) -> Iterator[pa
     """Yield a few columns of one receipt after the other."""
     for shards in index.splits.values():
         for shard in shards:
-            yield _read_columns(dataset, shard.name, columns)
-
-
-def _read_columns(dataset: str, name: str, columns: Sequence[str]) -> pa.Table:
-    try:
-        file = pa.BufferReader(store.read_bytes(store.join(dataset, f"{name}.parquet")))
-        return pq.read_table(file, columns=list(columns)).select(columns)
-    except StoreError:
-        raise
-    except (OSError, pa.ArrowException, KeyError, ValueError):
-        return read_receipt(dataset, name)[1].select(columns)  # which says what is wrong with it
+            yield read_columns(dataset, shard.name, columns)
 
 
 # ---- one sample
@@ -300,7 +282,7 @@ def _find(dataset: str, index: Index, wanted: str) -> tuple[str | None, pa.Table
     text = path.decode("utf-8", "backslashreplace")  # as receipts write it
     names: dict[str, str | bytes] = {"key": text, "source": text, "path": path}
     for shard in (shard for shards in index.splits.values() for shard in shards):
-        if _rows_named(_read_columns(dataset, shard.name, tuple(names)), names).num_rows:
+        if _rows_named(read_columns(dataset, shard.name, tuple(names)), names).num_rows:
             return shard.name, _rows_named(read_receipt(dataset, shard.name)[1], names).slice(0, 1)
     rejects = _rows_named(read_rejects(dataset), {"key": text, "source": text})
     return (None, rejects.slice(0, 1)) if rejects.num_rows else None  # of a shard of nothing but rejects
@@ -323,11 +305,11 @@ def _value(value: object) -> str:
         case float():
             return f"{value:.10g}"
         case bytes():
-            return _plain(value.decode("utf-8", "backslashreplace"))
+            return plain(value.decode("utf-8", "backslashreplace"))
         case list():
-            return _plain(" ".join(value)) or "-"
+            return plain(" ".join(value)) or "-"
         case _:
-            return _plain(str(value))
+            return plain(str(value))
 
 
 def _mapping(rows: pa.Table, row: dict[str, Any]) -> dict[str, str]:

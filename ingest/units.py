@@ -1,4 +1,4 @@
-"""How numbers are written for a person: bytes, rates, durations."""
+"""How numbers and names are written for a person: bytes, rates, durations, odd characters."""
 
 from __future__ import annotations
 
@@ -29,3 +29,10 @@ def format_duration(seconds: float) -> str:
 def count(number: int, noun: str) -> str:
     """Return ``1 shard``, ``2 shards``, ``1,234 shards``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def plain(text: str) -> str:
+    """Escape what would move the cursor: a file's name may hold newlines and worse."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,17 +1,28 @@
-"""seal: from receipts to a dataset. Writes offsets and rejects and, last of all, the index in one step."""
+"""seal: from receipts to a dataset. Writes offsets, lists and, last of all, the index in one step.
+
+What is kept of a receipt once it was read is little, so that a dataset of any size is sealed in small memory.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ingest import store
+from ingest.build.duplicates import (
+    Duplicates,
+    count_duplicates,
+    find_duplicates,
+    marks_of,
+    write_duplicates,
+)
 from ingest.build.tally import Tally, too_many, too_many_sentence
 from ingest.errors import BuildError
 from ingest.index import Index, ShardEntry, write_index
@@ -21,18 +32,32 @@ from ingest.units import count
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ingest.build.planned import PlanHead
+
+logger = logging.getLogger(__name__)
 
 _READERS = 16
 
 
+class _Part(NamedTuple):
+    """What is kept of a receipt: of its shard as a whole, its rejected rows, its hashes cut short."""
+
+    summary: ShardSummary
+    rejects: pa.Table
+    marks: NDArray[np.uint64]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class SealSummary:
-    """What was sealed: samples, shards that hold any, rejects by code, and whether the index is new."""
+    """What was sealed: samples, shards that hold any, rejects by code, duplicates, and whether it is new."""
 
     samples: int
     shards: int
     rejects: dict[str, int]
+    duplicates: Duplicates
     changed: bool
 
 
@@ -54,30 +79,47 @@ def seal(head: PlanHead, missing: Sequence[str], max_rejects: float | None = Non
     if missing:
         message = f"{count(len(missing), 'shard')} of {len(head.shards)} not built yet, first {missing[0]}"
         raise BuildError(f"{message}: run the build again")
+    present = store.list_files(head.dataset)
     with ThreadPoolExecutor(_READERS) as pool:
-        receipts = list(pool.map(lambda shard: read_receipt(head.dataset, shard.name), head.shards))
-        rejects = collect_rejects([table for _, table in receipts])
-        summaries = [summary for summary, _ in receipts]
-        if not any(summary.samples for summary in summaries):
-            raise BuildError(_nothing_sealed(head, rejects))
-        _require_few_rejects(max_rejects, head.num_files, rejects)
-        present = store.list_files(head.dataset)
-        _require_sizes(summaries, present)
-        list(pool.map(lambda receipt: _write_offsets(head.dataset, receipt, present), receipts))
+        names = [shard.name for shard in head.shards]
+        parts = list(pool.map(lambda name: _seal_shard(head.dataset, name, present), names))
+    rejects = pa.concat_tables([part.rejects for part in parts]).sort_by("source")
+    summaries = [part.summary for part in parts]
+    if not any(summary.samples for summary in summaries):
+        raise BuildError(_nothing_sealed(head, rejects))
+    _require_few_rejects(max_rejects, head.num_files, rejects)
+    duplicates = _list_duplicates(head.dataset, parts)
     _write_rejects(head.dataset, rejects)
     index = make_index(head, summaries, count_codes(rejects))
     changed = write_index(head.dataset, index)
     shards = sum(len(shards) for shards in index.splits.values())
-    return SealSummary(
-        sum(index.num_samples(split) for split in index.splits), shards, index.rejects, changed
-    )
+    samples = sum(index.num_samples(split) for split in index.splits)
+    return SealSummary(samples, shards, index.rejects, duplicates, changed)
 
 
-def collect_rejects(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return the rejected rows of all receipts, sorted by source."""
-    rows = pa.concat_tables([table.replace_schema_metadata(None) for table in tables])
-    rejected = rows.filter(pa.compute.equal(rows["status"], "rejected"))
-    return rejected.select(REJECT_COLUMNS).sort_by("source")
+def _seal_shard(dataset: str, name: str, present: dict[str, int]) -> _Part:
+    """Write the offsets of a shard that has none yet; return what its receipt says."""
+    summary, rows = read_receipt(dataset, name)
+    _require_size(summary, present)
+    if summary.samples and f"{name}.idx" not in present:
+        offsets = format_offsets(members_of(rows), summary.samples)
+        store.write_bytes(store.join(dataset, f"{name}.idx"), offsets)
+    return _Part(summary, _rejected(rows), marks_of(rows))
+
+
+def _list_duplicates(dataset: str, parts: Sequence[_Part]) -> Duplicates:
+    rows = find_duplicates(dataset, {part.summary.name: part.marks for part in parts})
+    write_duplicates(dataset, rows)
+    found = count_duplicates(rows)
+    if found.conflicts:
+        what = f"the same bytes stand {found.conflicts}"
+        logger.warning("seal: WARNING: %s: list them: ingest inspect %s --duplicates", what, dataset)
+    return found
+
+
+def _rejected(receipt: pa.Table) -> pa.Table:
+    rows = receipt.filter(pa.compute.equal(receipt["status"], "rejected"))
+    return rows.select(REJECT_COLUMNS).replace_schema_metadata(None)
 
 
 def count_codes(rejects: pa.Table) -> dict[str, int]:
@@ -102,20 +144,12 @@ def _nothing_sealed(head: PlanHead, rejects: pa.Table) -> str:
     )
 
 
-def _require_sizes(summaries: Sequence[ShardSummary], present: dict[str, int]) -> None:
-    for summary in summaries:
-        found = present.get(f"{summary.name}.tar", 0)
-        if found != summary.bytes:
-            expected = f"{found} bytes found, its receipt says {summary.bytes}"
-            remedy = f"remove {summary.name}.parquet and run the build again"
-            raise BuildError(f"{summary.name}.tar: {expected}: {remedy}")
-
-
-def _write_offsets(dataset: str, receipt: tuple[ShardSummary, pa.Table], present: dict[str, int]) -> None:
-    summary, rows = receipt
-    name = f"{summary.name}.idx"
-    if summary.samples and name not in present:
-        store.write_bytes(store.join(dataset, name), format_offsets(members_of(rows), summary.samples))
+def _require_size(summary: ShardSummary, present: dict[str, int]) -> None:
+    found = present.get(f"{summary.name}.tar", 0)
+    if found != summary.bytes:
+        expected = f"{found} bytes found, its receipt says {summary.bytes}"
+        remedy = f"remove {summary.name}.parquet and run the build again"
+        raise BuildError(f"{summary.name}.tar: {expected}: {remedy}")
 
 
 def _write_rejects(dataset: str, rejects: pa.Table) -> None:

@@ -221,3 +221,17 @@ def test_flat_folder_has_no_classes(tmp_path: Path, raw: Path) -> None:
     index = read_index(head.dataset)
     assert (index.classes, index.fields, index.num_samples("train")) == ((), ("jpg",), 8)
     assert verify(head.dataset, cores=1, on_done=lambda *_: None).faults == ()
+
+
+def test_list_of_rejects_that_disagrees_is_written_again(tmp_path: Path, raw: Path) -> None:
+    """The next seal mends a list of rejects that was changed, though the index stays as it is."""
+    assert raw.is_dir()
+    head = _build(tmp_path)
+    path = tmp_path / "out/rejects.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(b"hello")
+
+    assert not seal(head, []).changed
+
+    assert path.read_bytes() == whole
+    assert verify(head.dataset, cores=1, on_done=lambda *_: None).faults == ()
