@@ -162,6 +162,20 @@ def _info(place: _Place) -> dict[str, Any]:
     return found
 
 
+def look(url: str) -> FileInfo | None:
+    """Return size and version of the file at `url`; see `ingest.store.look`.
+
+    Raises:
+        OSError: as `ingest.faults.patiently` does.
+    """
+    try:
+        info = _info(_find(url))
+    except FileNotFoundError:
+        return None
+    size = -1 if info.get("type") == "directory" or info.get("size") is None else int(info["size"])
+    return FileInfo(os.fsencode(url), size, objects.version(info))
+
+
 def modified(url: str) -> float | None:
     """Return when the file at `url` was changed last; see `ingest.store.modified`."""
     try:

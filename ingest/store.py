@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -168,6 +169,27 @@ def modified(url: str) -> float | None:
             return local_path(url).stat().st_mtime
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+
+def look(url: str) -> FileInfo | None:
+    """Return size and version of the file at `url`, as `walk` would, and `url` for its path.
+
+    Returns:
+        None where nothing is there. The size is -1 of what is no file, or where a web server does not say.
+
+    Raises:
+        PermissionError: nobody may ask.
+        StoreError: the place cannot be asked.
+    """
+    with _explained_read(url):
+        if not is_local(url):
+            return remote.look(url)
+        try:
+            status = local_path(url).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        size = status.st_size if stat.S_ISREG(status.st_mode) else -1
+        return FileInfo(os.fsencode(url), size, f"mtime:{status.st_mtime_ns}")
 
 
 def exists(url: str) -> bool:

@@ -47,6 +47,25 @@ def test_first_bytes_come_alone(place: str) -> None:
         store.read_head(store.join(place, "none"), 4)
 
 
+def test_look_says_what_the_listing_says(place: str) -> None:
+    """Size and version of one file are those that a listing of its folder gives; a missing one has none.
+
+    (fsspec's memory writes the same time in two ways.)
+    """
+    store.write_bytes(store.join(place, "a/b.bin"), b"0123")
+    (listed,) = store.walk(place)
+
+    found = store.look(store.join(place, "a/b.bin"))
+
+    assert found is not None
+    assert found.size == listed.size == 4
+    assert place.startswith("memory") or found.version == listed.version
+    assert store.look(store.join(place, "a/c.bin")) is None
+    folder = store.look(store.join(place, "a"))
+    assert folder is not None
+    assert folder.size == -1
+
+
 def test_files_are_listed_folder_by_folder_and_folders_can_be_passed_by(place: str) -> None:
     """Files of a folder come before those below it, sorted; a folder that is passed by comes alone."""
     for name in ("z", "b/2", "b/1", "a/x/3", "b-c/4", "a/y/5"):
