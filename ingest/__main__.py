@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 from ingest.build.lifeline import follow_workflow
 from ingest.errors import ConfigError, IngestError
 from ingest.units import count, format_bytes
+from ingest.upkeep import UPKEEP
+from ingest.verbs import add_verb, show
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ingest.build.config import Room
 
@@ -72,8 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_plan,
         _add_shrink,
         _add_seal,
-        _add_inspect,
-        _add_verify,
+        *UPKEEP,
         _add_doctor,
     ):
         verb = add(verbs)
@@ -81,16 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_verb(verbs: Any, run: Callable[[argparse.Namespace], int | None]) -> argparse.ArgumentParser:  # noqa: ANN401
-    summary = (run.__doc__ or "").split("\n")[0]
-    name = run.__name__.strip("_").removeprefix("run_")
-    verb: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=summary)
-    verb.set_defaults(run=run)
-    return verb
-
-
 def _add_demo(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
-    verb = _add_verb(verbs, _run_demo)
+    verb = add_verb(verbs, _run_demo)
     verb.add_argument("--done", type=Path, required=True, help="file to write at the end, beside the photos")
     verb.add_argument("--cores", type=int, default=os.cpu_count() or 1)
     return verb
@@ -101,13 +94,13 @@ def _run_demo(options: argparse.Namespace) -> None:
     from ingest.build.demo import write_demo_photos  # noqa: PLC0415
 
     folder = options.done.parent
-    number = write_demo_photos(folder, workers=options.cores, on_done=_show("sample photo"))
+    number = write_demo_photos(folder, workers=options.cores, on_done=show("sample photo"))
     logger.info("demo: %s in %s", count(number, "sample photo"), folder)
     _mark(options.done, {"photos": number})
 
 
 def _add_scan(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
-    verb = _add_verb(verbs, _run_scan)
+    verb = add_verb(verbs, _run_scan)
     verb.add_argument("--settings", required=True, help="a YAML file, or the settings of this room as JSON")
     verb.add_argument("--manifest", type=Path, required=True, help="Parquet file to write")
     return verb
@@ -124,7 +117,7 @@ def _run_scan(options: argparse.Namespace) -> None:
 
 
 def _add_plan(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
-    verb = _add_verb(verbs, _run_plan)
+    verb = add_verb(verbs, _run_plan)
     verb.add_argument("--settings", required=True, help="a YAML file, or the settings of this room as JSON")
     verb.add_argument("--manifest", type=Path, help="what scan left (with a YAML file: in its work folder)")
     verb.add_argument("--plan", type=Path, help="Parquet file to write (with a YAML file: likewise)")
@@ -157,7 +150,7 @@ def _run_plan(options: argparse.Namespace) -> None:
 
 
 def _add_shrink(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
-    verb = _add_verb(verbs, _run_shrink)
+    verb = add_verb(verbs, _run_shrink)
     verb.add_argument("--settings", default="{}", help="a YAML file, or the settings of this room as JSON")
     verb.add_argument("--plan", type=Path, required=True, help="what plan left")
     verb.add_argument(
@@ -184,7 +177,7 @@ def _run_shrink(options: argparse.Namespace) -> None:
 
 
 def _add_seal(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
-    verb = _add_verb(verbs, _run_seal)
+    verb = add_verb(verbs, _run_seal)
     verb.add_argument("--settings", default="{}", help="a YAML file, or the settings of this room as JSON")
     verb.add_argument("--plan", type=Path, required=True, help="what plan left")
     verb.add_argument("--done", type=Path, default=None, help="write this file when the dataset is sealed")
@@ -213,70 +206,8 @@ def _run_seal(options: argparse.Namespace) -> None:
         )
 
 
-def _add_inspect(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
-    verb = _add_verb(verbs, _run_inspect)
-    verb.add_argument("dataset", help="folder or URL of a sealed dataset")
-    what = verb.add_mutually_exclusive_group()
-    what.add_argument("--rejects", action="store_true", help="list the files that became no sample, and why")
-    what.add_argument(
-        "--touched",
-        nargs="?",
-        const="",
-        metavar="KIND",
-        help="list the samples that something was done to; without KIND: how many there are of each kind",
-    )
-    what.add_argument("--duplicates", action="store_true", help="list the samples with the same raw bytes")
-    what.add_argument("--source", help="print all that is known of one raw file, by its key or source")
-    return verb
-
-
-def _run_inspect(options: argparse.Namespace) -> None:
-    """Print what is in a dataset."""
-    from ingest.build.duplicates import list_duplicates  # noqa: PLC0415
-    from ingest.inspect import (  # noqa: PLC0415
-        count_touched,
-        describe,
-        describe_source,
-        list_rejects,
-        list_touched,
-    )
-
-    if options.touched or options.duplicates:
-        for line in (
-            list_touched(options.dataset, options.touched)
-            if options.touched
-            else list_duplicates(options.dataset)
-        ):
-            print(line)
-    elif options.source is not None:
-        print(describe_source(options.dataset, options.source))
-    elif options.touched is not None:
-        print(count_touched(options.dataset))
-    else:
-        print(list_rejects(options.dataset) if options.rejects else describe(options.dataset))
-
-
-def _add_verify(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
-    verb = _add_verb(verbs, _run_verify)
-    verb.add_argument("dataset", help="folder or URL of a sealed dataset")
-    verb.add_argument("--cores", type=int, default=os.cpu_count() or 1)
-    return verb
-
-
-def _run_verify(options: argparse.Namespace) -> int:
-    """Re-read every byte of a dataset."""
-    from ingest.verify import verify  # noqa: PLC0415
-
-    found = verify(options.dataset, cores=options.cores, on_done=_show("shard"))
-    for fault in found.faults:
-        print(fault)
-    verdict = count(len(found.faults), "fault") if found.faults else "no fault"
-    print(f"verify: {count(found.samples, 'sample')}, {format_bytes(found.bytes)} read: {verdict}")
-    return 1 if found.faults else 0
-
-
 def _add_doctor(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
-    return _add_verb(verbs, _run_doctor)
+    return add_verb(verbs, _run_doctor)
 
 
 def _run_doctor(_: argparse.Namespace) -> None:
@@ -310,13 +241,6 @@ def _work_file(settings: str, name: str) -> Path:
     from ingest.build.config import load_settings  # noqa: PLC0415
 
     return load_settings(Path(settings)).work_folder / name
-
-
-def _show(noun: str) -> Callable[[int, int], None]:
-    def show(done: int, total: int) -> None:
-        logger.info("%d of %s", done, count(total, noun))
-
-    return show
 
 
 def _news(*, changed: bool) -> str:

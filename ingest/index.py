@@ -162,9 +162,8 @@ def read_index(dataset: str, version: str | None = None) -> Index:
 
 def _absent(dataset: str, version: str | None) -> str:
     if version is None:
-        return (
-            f"{dataset}: no {INDEX_NAME} there: no dataset was sealed at this place, or its build is not done"
-        )
+        why = "nothing was sealed at this place, or its build is not done"
+        return f"{dataset}: no {INDEX_NAME} there: {why}: run the build again"
     kept = ", ".join(kept_versions(dataset)) or "none"
     return f"{dataset}: no index of version {version}: `ingest gc` has cleared it; kept are {kept}"
 

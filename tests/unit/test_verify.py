@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from ingest import index, shard, store
+from ingest.__main__ import main
+from ingest.checks import check_shard
+from ingest.errors import StoreError
 from ingest.load import fetch
-from ingest.verify import check_shard, verify
+from ingest.verify import verify
 from tests.datasets import encode
 
 _LISTED = [{"source": f"/photos/{number}.jpg", "code": "truncated"} for number in range(3)]
@@ -27,6 +31,14 @@ def _list_rejects(dataset, rows):
     pq.write_table(
         pa.Table.from_pylist([dict.fromkeys(shard.REJECT_COLUMNS) | row for row in rows]),
         dataset / shard.REJECTS_NAME,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch):
+    """Check shards in this process: starting others takes a second. The last test starts some."""
+    monkeypatch.setattr(
+        "ingest.verify.processes.run", lambda check, items, **_: ((item, check(item)) for item in items)
     )
 
 
@@ -66,6 +78,9 @@ def _write_into_tar(dataset, change):
     change(data, receipt.to_pylist()[0])
     path.write_bytes(data)
     changed = dataclasses.replace(entry, sha256=hashlib.sha256(data).hexdigest())
+    summary, _ = shard.read_receipt(str(dataset), entry.name)
+    summary = dataclasses.replace(summary, sha256=changed.sha256)
+    shard.write_receipt(str(dataset), summary, receipt.to_pylist())
     splits = {"train": (changed, *whole.splits["train"][1:])}
     index.write_index(str(dataset), dataclasses.replace(whole, splits=splits))
 
@@ -147,7 +162,9 @@ def test_file_that_may_not_be_read_is_a_sentence(dataset, monkeypatch, suffix):
 
     found, _ = check_shard(str(dataset), whole, entry)
 
-    assert found == [f"{dataset}/{entry.name}{suffix}: may not be read: Permission denied"]
+    assert [(fault.what, fault.shard) for fault in found] == [
+        (f"{dataset}/{entry.name}{suffix}: may not be read: Permission denied", "")
+    ]
 
 
 def test_same_remedy_everywhere(dataset):
@@ -237,3 +254,188 @@ def test_ctrl_c_ends_at_once(dataset):
     *progress, last = errors.splitlines()
     assert last == "ingest verify: stopped; what is whole is kept"
     assert all(line.endswith(" of 3 shards") for line in progress)
+
+
+# ---- naming what is hit
+
+
+def _with_checksums(dataset):
+    """Write the receipt of the first shard again, with the checksum of each picture; return its rows."""
+    _, entry = _first(dataset)
+    data = (dataset / f"{entry.name}.tar").read_bytes()
+    summary, receipt = shard.read_receipt(str(dataset), entry.name)
+    rows = receipt.to_pylist()
+    for row in rows:
+        if row["status"] == "sample":
+            begin = row["image_offset"]
+            row["image_crc32"] = zlib.crc32(data[begin : begin + row["image_bytes"]])
+    shard.write_receipt(str(dataset), summary, rows)
+    return rows
+
+
+def _flip(path, place):
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+def test_flipped_bit_names_the_sample_it_hit(dataset):
+    """With checksums a flipped bit of a picture names its key and source, and no other sample."""
+    rows = _with_checksums(dataset)
+    _flip(dataset / f"{_first(dataset)[1].name}.tar", rows[2]["image_offset"] + rows[2]["image_bytes"] - 40)
+
+    faults = _faults(dataset)
+
+    assert len(faults) == 2
+    assert "its SHA-256 is not that of the index: bytes of 1 pictures were changed: remove " in faults[0]
+    said = f"sample {rows[2]['key']} ({rows[2]['source']}) does not hold the bytes that were written: remove "
+    assert said in faults[1]
+
+
+def test_flipped_bit_outside_of_the_pictures_is_named_so(dataset):
+    """With checksums a flipped bit in the padding blames no sample."""
+    _with_checksums(dataset)
+    _flip(dataset / f"{_first(dataset)[1].name}.tar", -1)
+
+    (fault,) = _faults(dataset)
+
+    assert (
+        "its SHA-256 is not that of the index: bytes outside of the pictures were changed: remove " in fault
+    )
+
+
+def test_flipped_bit_without_checksums_is_a_fault_of_the_shard(dataset):
+    """A receipt without checksums cannot say which sample was hit, and says so."""
+    _flip(dataset / f"{_first(dataset)[1].name}.tar", -1)
+
+    (fault,) = _faults(dataset)
+
+    assert "bytes were changed, in which sample its receipt cannot tell" in fault
+
+
+def test_receipt_of_another_state_is_named(dataset):
+    """A receipt that tells of another tar than the index is a fault, though the tar is right."""
+    _, entry = _first(dataset)
+    summary, receipt = shard.read_receipt(str(dataset), entry.name)
+    other = dataclasses.replace(summary, sha256="0" * 64)
+    shard.write_receipt(str(dataset), other, receipt.to_pylist())
+
+    (fault,) = _faults(dataset)
+
+    assert f"{entry.name}.tar: its receipt is of another state of the shard than the index: remove" in fault
+
+
+def test_key_that_stands_in_two_shards_is_named(dataset):
+    """The second shard with a key of the first is named, with the key."""
+    whole, entry = _first(dataset)
+    first, second = whole.splits["train"][:2]
+    for ending in (".tar", ".idx", ".parquet"):
+        shutil.copyfile(dataset / f"{first.name}{ending}", dataset / f"{second.name}{ending}")
+    summary, receipt = shard.read_receipt(str(dataset), first.name)
+    shard.write_receipt(str(dataset), dataclasses.replace(summary, name=second.name), receipt.to_pylist())
+    splits = {"train": (first, dataclasses.replace(first, name=second.name), *whole.splits["train"][2:])}
+    index.write_index(str(dataset), dataclasses.replace(whole, splits=splits))
+
+    faults = _faults(dataset)
+
+    keys = shard.samples_of(receipt)["key"].to_pylist()
+    assert faults == tuple(
+        sorted(f"{second.name}: key {key} stands in {entry.name} too: run the build again" for key in keys)
+    )
+
+
+# ---- marking what must be built again
+
+
+def _markers(dataset):
+    return sorted(str(path.relative_to(dataset)) for path in dataset.rglob("*.damaged"))
+
+
+@pytest.mark.parametrize(
+    ("ending", "damage"),
+    [
+        (".tar", lambda path: _flip(path, 700)),
+        (".tar", lambda path: path.unlink()),
+        (".tar", lambda path: path.write_bytes(path.read_bytes()[:-512])),
+        (".idx", lambda path: path.unlink()),
+        (".idx", lambda path: _flip(path, 8)),
+        (".parquet", lambda path: path.write_bytes(b"hello")),
+        (".parquet", lambda path: path.unlink()),
+    ],
+    ids=["bit", "missing", "cut", "no offsets", "stale offsets", "broken receipt", "no receipt"],
+)
+def test_damaged_shard_is_marked(dataset, ending, damage):
+    """A fault of a shard leaves an empty marker beside it, beside no other, and says what mends it."""
+    _, entry = _first(dataset)
+    damage(dataset / f"{entry.name}{ending}")
+
+    found = verify(str(dataset), cores=1, on_done=lambda *_: None, mark=True)
+
+    assert (found.marked, found.unmarked) == ((entry.name,), "")
+    assert _markers(dataset) == [f"{entry.name}.damaged"]
+    assert (dataset / f"{entry.name}.damaged").read_bytes() == b""
+    assert found.faults
+    assert all(entry.name in fault for fault in found.faults)
+    assert all(fault.endswith(": run snakemake again: it rebuilds this shard") for fault in found.faults)
+
+
+def test_command_marks_unless_asked_not_to(dataset, capsys):
+    """`--no-mark` changes nothing and gives the remedy by hand; without it the shard is marked. Status 1."""
+    _, entry = _first(dataset)
+    (dataset / f"{entry.name}.tar").unlink()
+
+    assert main(["verify", str(dataset), "--cores", "1", "--no-mark"]) == 1
+    by_hand = capsys.readouterr().out
+    assert (_markers(dataset), "is missing: run the build again" in by_hand) == ([], True)
+
+    assert main(["verify", str(dataset), "--cores", "1"]) == 1
+    out = capsys.readouterr().out
+    assert _markers(dataset) == [f"{entry.name}.damaged"]
+    assert f"{entry.name}.tar: is missing: run snakemake again: it rebuilds this shard\n" in out
+    assert out.endswith("1 fault; 1 shard marked: run snakemake again\n")
+
+
+def test_dataset_that_cannot_be_written_is_told(dataset, monkeypatch, capsys):
+    """Where no marker can be left, that is said with the reason, and the remedies are those by hand."""
+    _, entry = _first(dataset)
+    (dataset / f"{entry.name}.tar").write_bytes(b"")
+
+    def refuse(url, _):
+        raise StoreError(f"{url}: cannot write: Read-only file system")
+
+    monkeypatch.setattr(store, "write_bytes", refuse)
+
+    assert main(["verify", str(dataset), "--cores", "1"]) == 1
+
+    out = capsys.readouterr().out
+    assert f"could not be marked for the next build: {dataset}/{entry.name}.damaged: cannot write" in out
+    assert f"remove {entry.name}.* and run the build again" in out
+    assert "marked: run snakemake" not in out
+
+
+def test_whole_dataset_is_not_marked(dataset):
+    """Where there is no fault, or none of a shard, no marker is left."""
+    (dataset / shard.REJECTS_NAME).unlink()
+
+    found = verify(str(dataset), cores=1, on_done=lambda *_: None, mark=True)
+
+    assert (len(found.faults), found.marked, _markers(dataset)) == (1, (), [])
+
+
+def test_index_of_another_version_is_named(dataset, capsys, caplog):
+    """An index of a later format, a broken one and a missing one each are a sentence with a remedy."""
+    path = dataset / "dataset.json"
+    later = path.read_text().replace('"format_version": 1', '"format_version": 99')
+    said = []
+    for damage in (lambda: path.write_text(later), lambda: path.write_text("{"), path.unlink):
+        damage()
+        caplog.clear()
+        assert main(["verify", str(dataset)]) == 1
+        said.append(caplog.text)
+
+    assert "format version 99 found, 1 expected: use an ingest of its time" in said[0]
+    assert "not a whole index" in said[1]
+    assert ": run the build again" in said[1]
+    assert "no dataset.json there" in said[2]
+    assert ": run the build again" in said[2]
+    assert capsys.readouterr().out == ""

@@ -202,7 +202,7 @@ def test_removed_shard_is_built_again(project: Project) -> None:
     found = project.ingest("verify", str(project.dataset))
     again = project.snakemake()
 
-    assert (found.status, f"{shard}: is missing: run the build again" in found.text) == (1, True)
+    assert (found.status, f"{shard}: is missing: run snakemake again: it rebuilds" in found.text) == (1, True)
     assert "shrink: 1 of 3 shards to build" in again.text
     assert shard.read_bytes() == whole
 

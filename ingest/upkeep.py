@@ -1,0 +1,83 @@
+"""The verbs for a dataset that is there: looking at it, checking it, clearing it, taking samples out."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ingest.units import count, format_bytes
+from ingest.verbs import add_verb, show
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+
+
+def _add_inspect(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
+    verb = add_verb(verbs, _run_inspect)
+    verb.add_argument("dataset", help="folder or URL of a sealed dataset")
+    what = verb.add_mutually_exclusive_group()
+    what.add_argument("--rejects", action="store_true", help="list the files that became no sample, and why")
+    what.add_argument(
+        "--touched",
+        nargs="?",
+        const="",
+        metavar="KIND",
+        help="list the samples that something was done to; without KIND: how many there are of each kind",
+    )
+    what.add_argument("--duplicates", action="store_true", help="list the samples with the same raw bytes")
+    what.add_argument("--source", help="print all that is known of one raw file, by its key or source")
+    return verb
+
+
+def _run_inspect(options: argparse.Namespace) -> None:
+    """Print what is in a dataset."""
+    from ingest.build.duplicates import list_duplicates  # noqa: PLC0415
+    from ingest.inspect import (  # noqa: PLC0415
+        count_touched,
+        describe,
+        describe_source,
+        list_rejects,
+        list_touched,
+    )
+
+    lines: Iterable[str]
+    if options.touched:
+        lines = list_touched(options.dataset, options.touched)
+    elif options.duplicates:
+        lines = list_duplicates(options.dataset)
+    elif options.source is not None:
+        lines = [describe_source(options.dataset, options.source)]
+    elif options.touched is not None:
+        lines = [count_touched(options.dataset)]
+    else:
+        lines = [list_rejects(options.dataset) if options.rejects else describe(options.dataset)]
+    for line in lines:
+        print(line)
+
+
+def _add_verify(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
+    verb = add_verb(verbs, _run_verify)
+    verb.add_argument("dataset", help="folder or URL of a sealed dataset")
+    verb.add_argument("--cores", type=int, default=os.cpu_count() or 1)
+    verb.add_argument("--no-mark", action="store_true", help="leave no marker at shards that are damaged")
+    return verb
+
+
+def _run_verify(options: argparse.Namespace) -> int:
+    """Re-read every byte of a dataset."""
+    from ingest.verify import verify  # noqa: PLC0415
+
+    found = verify(options.dataset, cores=options.cores, on_done=show("shard"), mark=not options.no_mark)
+    for fault in found.faults:
+        print(fault)
+    if found.unmarked:
+        print(f"verify: damaged shards could not be marked for the next build: {found.unmarked}")
+    verdict = count(len(found.faults), "fault") if found.faults else "no fault"
+    marked = f"; {count(len(found.marked), 'shard')} marked: run snakemake again" if found.marked else ""
+    print(f"verify: {count(found.samples, 'sample')}, {format_bytes(found.bytes)} read: {verdict}{marked}")
+    return 1 if found.faults else 0
+
+
+UPKEEP = (_add_inspect, _add_verify)
+"""Each adds one verb to the command, and returns its parser."""
