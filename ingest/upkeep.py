@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from ingest.store import normalise
 from ingest.units import count, format_bytes
 from ingest.verbs import add_verb, show
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
+    from pathlib import Path
 
 
 def _add_inspect(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
@@ -79,5 +81,37 @@ def _run_verify(options: argparse.Namespace) -> int:
     return 1 if found.faults else 0
 
 
-UPKEEP = (_add_inspect, _add_verify)
+def _add_gc(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
+    verb = add_verb(verbs, _run_gc)
+    verb.add_argument("dataset", help="folder or URL of a sealed dataset")
+    help_text = "how long an index is kept after the next one: 7d, 12h, 0 (default 7d)"
+    verb.add_argument("--grace", default="7d", help=help_text)
+    verb.add_argument("--dry-run", action="store_true", help="say what would go, and remove nothing")
+    _add_work(verb)
+    return verb
+
+
+def _run_gc(options: argparse.Namespace) -> None:
+    """Remove the files of a dataset that no kept index names."""
+    from ingest.build.collect import collect, parse_grace  # noqa: PLC0415
+
+    grace, dataset = parse_grace(options.grace), normalise(options.dataset)
+    found = collect(dataset, _work_folder(dataset, options.work), grace=grace, dry=options.dry_run)
+    for line in found.lines():
+        print(line)
+    print(f"gc: {'would remove' if options.dry_run else 'removed'} {found.sentence()}")
+
+
+def _add_work(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--work", default=".ingest", help="the config key 'work' of its build")
+
+
+def _work_folder(dataset: str, work: str) -> Path:
+    """Return the local folder of the build of a dataset."""
+    from ingest.build.config import check_settings  # noqa: PLC0415
+
+    return check_settings({"dataset": dataset, "work": work}).work_folder
+
+
+UPKEEP = (_add_inspect, _add_verify, _add_gc)
 """Each adds one verb to the command, and returns its parser."""
