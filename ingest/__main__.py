@@ -108,11 +108,13 @@ def _add_scan(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
 
 def _run_scan(options: argparse.Namespace) -> None:
     """List the raw files into a manifest."""
-    from ingest.build.scan import describe_skipped, scan  # noqa: PLC0415
+    from ingest.build.scan import describe_skipped, list_settings, scan  # noqa: PLC0415
 
-    raw = _settings(options.settings, "scan")["raw"]
-    found = scan(raw, options.manifest)
-    what = f"{count(found.candidates, 'candidate')} ({format_bytes(found.bytes)}) in {raw}"
+    values = _settings(options.settings, "scan")
+    raw = values["raw"]
+    found = scan(raw, options.manifest, list_settings(values), identify=values.get("identify", False))
+    places = raw if isinstance(raw, str) else ", ".join(raw.values())
+    what = f"{count(found.candidates, 'candidate')} ({format_bytes(found.bytes)}) in {places}"
     logger.info("scan: %s; %s; %s", what, describe_skipped(found.skipped), _news(changed=found.changed))
 
 

@@ -65,6 +65,11 @@ def join_bytes(url: str, path: bytes) -> str:
     return join(url, remote.quote_path(url, path))
 
 
+def place(root: str, path: bytes) -> str:
+    """Return the file `path` below `root`, as `join_bytes`; where that is empty, the path is a whole URL."""
+    return join_bytes(root, path) if root else os.fsdecode(path)
+
+
 @contextlib.contextmanager
 def _explained(url: str, action: str) -> Iterator[None]:
     """Turn any I/O error inside into a `StoreError` that names the place and the reason."""

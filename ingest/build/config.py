@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +19,9 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, fi
 
 from ingest import store
 from ingest.build.artifact import DEMO_FOLDER
+from ingest.build.facts import Labels, is_split
 from ingest.build.limits import DEFAULT_MEMORY_LIMIT, DEFAULT_TIME_LIMIT
+from ingest.build.sources import is_glob, name_sources, read_source, short_name
 from ingest.build.tally import DEFAULT_MAX_REJECTS
 from ingest.errors import ConfigError
 from ingest.recipe import (
@@ -47,6 +50,20 @@ class DaskSettings(BaseModel):
     """Address of a running Dask scheduler, such as ``tcp://10.0.0.1:8786``; None starts one here."""
 
 
+class ColumnSettings(BaseModel):
+    """Which columns of a table hold what; None: by the names that docs/inputs.md lists."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str | None = None
+    label: str | None = None
+    split: str | None = None
+    text: str | None = None
+    size: str | None = None
+    version: str | None = None
+    numbers: tuple[str, ...] = ()
+
+
 _LEAST_MEMORY = 2**28
 # Python, its imaging libraries and a client of S3 take 80 MB before there is any picture.
 
@@ -56,8 +73,21 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
 
-    raw: str | None = Field(None, min_length=1)
-    """Folder or URL of the raw photos; None writes and uses a small sample made by code."""
+    raw: str | list[str] | dict[str, str] | None = None
+    """Folder, URL, glob or table of the raw photos, or several; None: a small sample made by code."""
+    columns: ColumnSettings = ColumnSettings()
+    labels: Labels = "auto"
+    """What is a label: ``auto``, or one of the ways of docs/inputs.md."""
+    sidecars: Literal["read", "ignore"] = "read"
+    """Whether ``x.txt`` and ``x.json`` beside ``x.jpg`` say something of it."""
+    sizes: Literal["ask", "table"] = "ask"
+    """Whether the files that a table names are asked for size and version."""
+    split: Literal["auto", "none"] | dict[str, float] = "auto"
+    """Stated splits, none, or shares of the files without one, such as ``{train: 0.9, val: 0.1}``."""
+    split_by: str | None = Field(None, min_length=1)
+    """Name of a value, or ``folder``: files that have it in common share a split."""
+    duplicates: Literal["keep", "drop"] = "keep"
+    """What becomes of further files of the same content."""
     dataset: str | None = Field(None, min_length=1)
     """Folder or URL of the dataset; None means ``data/<name of raw>-<size>``."""
     work: str = Field(".ingest", min_length=1)
@@ -115,15 +145,37 @@ class Settings(BaseModel):
             raise ValueError("neither a share nor a number")
         return value
 
+    @field_validator("raw")
+    @classmethod
+    def _refuse_nothing(cls, value: Any) -> Any:  # noqa: ANN401
+        if value is None:
+            return None
+        named = (
+            [value] if isinstance(value, str) else [*(value.values() if isinstance(value, dict) else value)]
+        )
+        if not (named and all(named)):
+            raise ValueError("nothing")
+        return value
+
+    @field_validator("split")
+    @classmethod
+    def _check_shares(cls, value: Any) -> Any:  # noqa: ANN401
+        if isinstance(value, dict) and not (
+            any(value.values())
+            and all(0 <= share < math.inf and is_split(name) for name, share in value.items())
+        ):
+            raise ValueError("no shares")
+        return value
+
     @property
-    def raw_url(self) -> str:
-        """Where the raw photos are: as configured, or the embedded sample."""
-        return store.normalise(self.raw or DEMO_FOLDER)
+    def sources(self) -> dict[str, str]:
+        """URL of each source of raw photos by its name: as configured, or the embedded sample."""
+        return name_sources(self.raw or DEMO_FOLDER)
 
     @property
     def dataset_url(self) -> str:
         """Where the dataset goes: as configured, or beside the other data of this folder."""
-        name = self.raw_url.rsplit("/", 1)[-1] or "photos"
+        name = "-".join(dict.fromkeys(map(short_name, self.sources.values())))[:64]
         return store.normalise(self.dataset or f"data/{name}-{self.size}")
 
     @property
@@ -160,7 +212,16 @@ class Settings(BaseModel):
     def of_room(self, room: Room) -> str:
         """Return the settings that `room` depends on as JSON: a change to any other does not rerun it."""
         chosen: dict[str, dict[str, Any]] = {
-            "scan": {"raw": self.raw_url},
+            "scan": {
+                "raw": self.sources if set(self.sources) != {""} else self.sources[""],
+                "columns": self.columns.model_dump(),
+                "labels": self.labels,
+                "sidecars": self.sidecars == "read",
+                "sizes": self.sizes == "ask",
+                "split": self.split if isinstance(self.split, str) else "auto",
+                "split_by": self.split_by,
+                "identify": self.duplicates == "drop" or isinstance(self.split, dict),
+            },
             "plan": {
                 "dataset": self.dataset_url,
                 "recipe": self.recipe.to_dict(),
@@ -168,6 +229,8 @@ class Settings(BaseModel):
                 "seed": self.seed,
                 "limit": self.limit,
                 "missing": self.missing,
+                "split": sorted(self.split.items()) if isinstance(self.split, dict) else [],
+                "duplicates": self.duplicates,
                 "allow_delete": self.allow_delete,
             },
             "shrink": {
@@ -216,8 +279,10 @@ def load_settings(path: Path) -> Settings:
 def _sentence(error: ValidationError) -> str:
     first = error.errors()[0]
     # Behind the key, pydantic names the member of a union or the position in a list that did not fit.
-    depth = 2 if first["loc"][0] == "dask" else 1
+    depth = 2 if first["loc"][0] in _GROUPS else 1
     key = ".".join(str(part) for part in first["loc"][:depth])
+    if key in ("raw", "split"):
+        return f"config key {key!r} is {first['input']!r}: {_SPECIAL[key]}"
     if first["type"] == "extra_forbidden":
         return _unknown_key(key)
     return f"config key {key!r} is {first['input']!r}: {_allowed(key, first)}"
@@ -226,17 +291,23 @@ def _sentence(error: ValidationError) -> str:
 def _allowed(key: str, error: Any) -> str:  # noqa: ANN401  pydantic's own record of one error
     if error["type"] == "literal_error" and key != "samples_per_shard":
         return f"allowed are {error['ctx']['expected']}"
-    special = {
-        "samples_per_shard": "allowed are 'auto' or a whole number of 1 or more",
-        "background": "allowed are three whole numbers from 0 to 255, red, green and blue",
-        "max_aspect": "allowed are numbers from 1 on, or null",
-        "max_rejects": "allowed are a share below 1 such as 0.5, a whole number of 0 or more, or null",
-        "time_limit": "allowed are seconds, a number above 0",
-        "memory_limit": "allowed are sizes such as 4GiB, from 256MiB on",
-        "dask.scheduler": "allowed is an address such as tcp://10.0.0.1:8786, or null to start one here",
-    }
     message: str = error["msg"]
-    return special.get(key) or _bounds(key) or message[0].lower() + message[1:]
+    return _SPECIAL.get(key) or _bounds(key) or message[0].lower() + message[1:]
+
+
+_SPECIAL = {
+    "raw": "allowed are a folder, URL, glob or table (.csv, .tsv, .parquet, .jsonl), a list of those, "
+    "or names with one each",
+    "split": "allowed are 'auto', 'none', or shares such as {train: 0.9, val: 0.1}",
+    "samples_per_shard": "allowed are 'auto' or a whole number of 1 or more",
+    "background": "allowed are three whole numbers from 0 to 255, red, green and blue",
+    "max_aspect": "allowed are numbers from 1 on, or null",
+    "max_rejects": "allowed are a share below 1 such as 0.5, a whole number of 0 or more, or null",
+    "time_limit": "allowed are seconds, a number above 0",
+    "memory_limit": "allowed are sizes such as 4GiB, from 256MiB on",
+    "dask.scheduler": "allowed is an address such as tcp://10.0.0.1:8786, or null to start one here",
+}
+_GROUPS: dict[str, type[BaseModel]] = {"dask": DaskSettings, "columns": ColumnSettings}
 
 
 def _bounds(key: str) -> str | None:
@@ -251,7 +322,7 @@ def _bounds(key: str) -> str | None:
 
 def _unknown_key(key: str) -> str:
     group, _, name = key.rpartition(".")
-    model = DaskSettings if group == "dask" else Settings
+    model = _GROUPS.get(group, Settings)
     known = list(model.model_fields)
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
@@ -259,11 +330,8 @@ def _unknown_key(key: str) -> str:
 
 
 def _check_places(settings: Settings) -> None:
-    raw, dataset = settings.raw_url, settings.dataset_url
-    inner, outer = f"{dataset.rstrip('/')}/", f"{raw.rstrip('/')}/"
-    if inner.startswith(outer) or outer.startswith(inner):
-        problem = f"neither may lie inside the other, and 'raw' is {raw}"
-        raise ConfigError(f"config key 'dataset' is {dataset!r}: {problem}: choose a folder beside it")
+    for url in settings.sources.values():
+        _require_apart(read_source("", url).root.url if is_glob(url) else url, settings.dataset_url)
     if isinstance(settings.samples_per_shard, int) and settings.samples_per_shard < 1:
         raise ConfigError(
             f"config key 'samples_per_shard' is {settings.samples_per_shard}: "
@@ -274,3 +342,10 @@ def _check_places(settings: Settings) -> None:
             f"config key 'background' is {list(settings.background)}: "
             "allowed are three whole numbers from 0 to 255, red, green and blue"
         )
+
+
+def _require_apart(raw: str, dataset: str) -> None:
+    inner, outer = f"{dataset.rstrip('/')}/", f"{raw.rstrip('/')}/"
+    if inner.startswith(outer) or outer.startswith(inner):
+        problem = f"neither may lie inside the other, and 'raw' is {raw}"
+        raise ConfigError(f"config key 'dataset' is {dataset!r}: {problem}: choose a folder beside it")

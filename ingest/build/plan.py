@@ -20,6 +20,7 @@ from ingest import store
 from ingest.build.artifact import DEMO_FOLDER
 from ingest.build.deal import choose_shard_size, deal, extend_classes, in_order, rank
 from ingest.build.planned import PLAN_SCHEMA, Plan, PlanHead, ShardHead, one_array
+from ingest.build.splits import Shares, settle
 from ingest.errors import BuildError
 from ingest.index import INDEX_NAME
 
@@ -43,6 +44,8 @@ class PlanSettings:
     seed: int = 0
     limit: int | None = None
     missing: Literal["drop", "keep"] = "drop"
+    split: Shares = ()
+    duplicates: Literal["drop", "keep"] = "keep"
 
     @property
     def dealing(self) -> list[Any]:
@@ -76,9 +79,13 @@ def make_plan(
         BuildError: two files have the same key.
     """
     classes = extend_classes(before.head.classes if before else (), manifest["label"].unique().to_pylist())
-    files = _with_classes(manifest, classes)
+    known = before.places() if before else None
+    settled = settle(manifest, settings.split, drop=settings.duplicates == "drop", before=known)
+    for sentence in settled.sentences():
+        logger.warning("plan: %s", sentence)
+    files = _with_classes(settled.files, classes).select([*PLAN_SCHEMA.names, "split"])
     if before is not None and settings.missing == "keep":
-        files = pa.concat_tables([files, _missing(before, files)])
+        files = pa.concat_tables([files, _missing(before, files.schema, manifest["key"])])
     files = _without(files, forgotten)
     _require_distinct(files["key"])
     files, ranks = _chosen(files, settings)
@@ -88,7 +95,7 @@ def make_plan(
         one_array(files["split"]),
         ranks,
         shard_size=choose_shard_size(len(files), settings.samples_per_shard),
-        before=kept.places() if kept else None,
+        before=known if kept else None,
     )
     order = in_order(places)
     rows = files.take(pa.array(order)).combine_chunks()
@@ -109,11 +116,11 @@ def _with_classes(manifest: pa.Table, classes: tuple[str, ...]) -> pa.Table:
     return manifest.append_column("class_id", ids)
 
 
-def _missing(before: Plan, files: pa.Table) -> pa.Table:
-    """Return the files of the plan before that are not there any more, as if they were."""
+def _missing(before: Plan, schema: pa.Schema, listed: pa.ChunkedArray) -> pa.Table:
+    """Return the files of the plan before that are not listed any more, as if they were."""
     gone = before.rows.append_column("split", before.places().splits)
-    absent = pc.invert(pc.is_in(gone["key"], value_set=one_array(files["key"])))
-    return gone.filter(absent).select(files.schema.names).cast(files.schema)
+    absent = pc.invert(pc.is_in(gone["key"], value_set=one_array(listed)))
+    return gone.filter(absent).select(schema.names).cast(schema)
 
 
 def _without(files: pa.Table, forgotten: frozenset[str]) -> pa.Table:

@@ -27,7 +27,7 @@ Row = tuple[bytes, int, str, str, str | None]
 
 def _manifest(rows: list[Row]) -> pa.Table:
     full = [(make_key(row[0]), *row) for row in rows]
-    columns = [dict(zip(MANIFEST_SCHEMA.names, row, strict=True)) for row in full]
+    columns = [dict(zip(MANIFEST_SCHEMA.names, row, strict=False)) for row in full]
     return pa.Table.from_pylist(columns, schema=MANIFEST_SCHEMA)
 
 

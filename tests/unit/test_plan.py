@@ -31,7 +31,7 @@ from ingest.store import normalise
 def _manifest(rows: list[tuple[bytes, int, str, str, str | None]]) -> pa.Table:
     names = MANIFEST_SCHEMA.names
     full = [(make_key(row[0]), *row) for row in rows]
-    return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in full], schema=MANIFEST_SCHEMA)
+    return pa.Table.from_pylist([dict(zip(names, row, strict=False)) for row in full], schema=MANIFEST_SCHEMA)
 
 
 def _rows(number: int, classes: int = 3) -> list[tuple[bytes, int, str, str, str | None]]:

@@ -17,16 +17,11 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from ingest import store
+from ingest.build import folders
 from ingest.build import scan as scan_module
-from ingest.build.scan import (
-    claims_to_be_a_picture,
-    describe_skipped,
-    has_split_folders,
-    place,
-    read_manifest,
-    scan,
-    skip_reason,
-)
+from ingest.build.manifest import read_manifest
+from ingest.build.names import claims_to_be_a_picture, has_split_folders, label_of, place, skip_reason
+from ingest.build.scan import describe_skipped, scan
 from ingest.errors import StoreError
 
 _DATA = Path(__file__).resolve().parents[3] / "shared/data"
@@ -95,17 +90,19 @@ def test_what_claims_to_be_a_picture(path: bytes, claims: bool) -> None:  # noqa
 @pytest.mark.parametrize(
     ("path", "has_splits", "expected"),
     [
-        (b"cat/1.jpg", False, ("train", "cat")),
-        (b"cat/deep/er/1.jpg", False, ("train", "cat")),
-        (b"1.jpg", False, ("train", None)),
+        (b"cat/1.jpg", False, (None, "cat")),
+        (b"cat/deep/er/1.jpg", False, (None, "cat")),
+        (b"1.jpg", False, (None, None)),
         (b"train/cat/1.jpg", True, ("train", "cat")),
         (b"valid/cat/1.jpg", True, ("val", "cat")),
         (b"Test/1.jpg", True, ("test", None)),
-        (b"caf\xc3\xa9/1.jpg", False, ("train", "café")),
-        (b"\xff/1.jpg", False, ("train", "\\xff")),
+        (b"caf\xc3\xa9/1.jpg", False, (None, "café")),
+        (b"\xff/1.jpg", False, (None, "\\xff")),
     ],
 )
-def test_class_and_split_of_a_path(path: bytes, has_splits: bool, expected: tuple[str, str | None]) -> None:  # noqa: FBT001
+def test_class_and_split_of_a_path(
+    path: bytes, has_splits: bool, expected: tuple[str | None, str | None]
+) -> None:  # noqa: FBT001
     """The first folder is the class; below split folders, the second."""
     assert place(path, has_splits=has_splits) == expected
 
@@ -194,7 +191,7 @@ def test_order_of_the_listing_is_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     raw, numbers = tmp_path / "raw", [f"{number:04}" for number in range(300)]
     for number in numbers:
         _write(raw, f"a/{number}", content=_JPEG if int(number) % 3 else b"a text")
-    monkeypatch.setattr(scan_module, "_READ_AHEAD", 7)
+    monkeypatch.setattr(folders, "_READ_AHEAD", 7)
     first_may_go, read_head, chance = threading.Event(), store.read_head, random.Random(5)
 
     def late(url: str, num_bytes: int) -> bytes:
@@ -338,7 +335,7 @@ def test_tree_of_odd_names_is_scanned_as_expected(tmp_path: Path) -> None:
         rows.values()
     )
     assert not {"lost+found", "empty_class", "__MACOSX", ".ipynb_checkpoints", "loop"} & set(rows.values())
-    assert found.skipped == {"hidden": 4, "litter": 4, "text": 2, "no file": 2}
+    assert found.skipped == {"hidden": 4, "litter": 4, "text": 2, "no file": 2, "empty folder": 1}
 
 
 def test_hidden_folders_and_litter_are_not_looked_into(tmp_path: Path) -> None:
@@ -349,7 +346,7 @@ def test_hidden_folders_and_litter_are_not_looked_into(tmp_path: Path) -> None:
 
     def pass_by(folder: bytes) -> bool:
         listed.append(folder)
-        return scan_module._is_passed_by(folder)
+        return folders.is_passed_by(folder)
 
     found = scan(str(raw), tmp_path / "m.parquet")
 
@@ -369,7 +366,7 @@ def test_corpus_is_scanned_as_its_index_says(tmp_path: Path) -> None:
     listed = {line[0].removeprefix("tricky/") for line in lines if line[0].startswith("tricky/")}
     skipped = {name for name in listed if name.endswith((".tar", ".gz")) or "/._" in name}
     assert {os.fsdecode(bytes(row["path"])) for row in _rows(tmp_path / "m.parquet")} == listed - skipped  # type: ignore[call-overload]
-    assert found.skipped == {"archive": 13, "hidden": 1, "text": 2}
+    assert found.skipped == {"archive": 13, "hidden": 1, "text": 2, "empty folder": 2}
 
 
 def test_unchanged_folder_leaves_the_manifest_alone(tmp_path: Path) -> None:
