@@ -91,9 +91,7 @@ def main() -> None:
     total = sum(verb["seconds"] for verb in verbs[:2])
     diff = sum(verb["seconds"] for verb in verbs[3:5])
     peak = max(verb["peak_gib"] for verb in verbs)
-    print(
-        f"first scan and plan {total:.0f} s, next scan and diff {diff:.0f} s, peak {peak:.2f} GiB; bars {BARS}"
-    )
+    print(f"first scan and plan {total:.0f} s, next scan and diff {diff:.0f} s, peak {peak:.2f} GiB")
     report = {
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
