@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ingest.build.changes import Changes, compare, require_few_vanished
+from ingest.build.mixing import WELL_MIXED, mixing
 from ingest.build.plan import PlanSettings, make_plan, warn_of_other_source
 from ingest.build.planned import (
     PLAN_SCHEMA,
@@ -88,8 +89,22 @@ def update_plan(
     changes = compare(before, after, files)
     if not allow_delete and settings.missing == "drop":
         require_few_vanished(changes, raw)
+    _say_mixing(after)
     changed = not dry and write_plan(plan, after, inputs)
     return Planned(after.head, changes if before else None, changed=changed)
+
+
+def _say_mixing(plan: Plan) -> None:
+    """Say how well the classes of each split are mixed, and what helps where they are not."""
+    places = plan.places()
+    classes = plan.rows["class_id"].fill_null(-1).to_numpy()
+    for split in sorted({shard.split for shard in plan.head.shards}) if plan.head.classes else []:
+        mine = pa.compute.equal(places.splits, split).to_numpy(zero_copy_only=False)
+        value = mixing(places.numbers[mine], classes[mine])
+        remedy = "" if value < WELL_MIXED else ": `ingest plan --reshuffle` deals all files anew, by copying"
+        logger.info(
+            "plan: %s: classes lie over shards %.2f times as unevenly as by lot%s", split, value, remedy
+        )
 
 
 def fingerprint(manifest: Path, settings: PlanSettings, forgotten: frozenset[str]) -> str:
