@@ -53,6 +53,18 @@ ROOT = Path(__file__).parents[2]
         ({"max_pixels": False}, ("'max_pixels' is False", "whole numbers from 1 on")),
         ({"upscale": "no"}, ("'upscale' is 'no': allowed are 'allow' or 'reject'",)),
         ({"on_truncated": True}, ("'on_truncated' is True: allowed are 'reject' or 'keep'",)),
+        ({"raw": []}, ("'raw' is []: allowed are a folder, URL, glob or table",)),
+        ({"raw": {"a": ""}}, ("'raw'", "names with one each")),
+        ({"raw": ["/a/x", "/b/x"]}, ("'raw': /a/x and /b/x are both called 'x'", "name of its own")),
+        ({"raw": ["/a", "/photos"], "dataset": "/photos/out"}, ("'dataset'", "may lie inside the other")),
+        ({"raw": "/photos/**/*.jpg", "dataset": "/photos/out"}, ("'dataset'", "may lie inside the other")),
+        ({"columns": {"lable": "x"}}, ("'columns.lable'", "unknown", "did you mean 'label'")),
+        ({"labels": "many"}, ("'labels'", "'many'", "'regression'")),
+        ({"split": "random"}, ("'split' is 'random': allowed are 'auto', 'none', or shares such as",)),
+        ({"split": {"train": -1}}, ("'split'", "shares such as")),
+        ({"split": {"train": 0}}, ("'split'", "shares such as")),
+        ({"split": {"a/b": 1}}, ("'split'", "shares such as")),
+        ({"duplicates": "forget"}, ("'duplicates'", "'keep' or 'drop'")),
         ({"raw": "/photos/in", "dataset": "/photos"}, ("'dataset'", "may lie inside the other")),
         ({"raw": "/photos", "dataset": "/x/../photos/out"}, ("'dataset'", "may lie inside the other")),
         ({"raw": "/photos", "dataset": "/photos/out"}, ("'dataset'", "may lie inside the other")),
@@ -87,9 +99,31 @@ def test_dataset_has_a_default_beside_raw() -> None:
 
 
 @pytest.mark.parametrize(
+    ("raw", "name"),
+    [
+        ("/photos/**/*.jpg", "photos"),
+        ("s3://bucket/rows.csv", "rows"),
+        (["/a/cats", "/b/dogs"], "cats-dogs"),
+        ({"one": "/a/cats", "two": "/b/cats"}, "cats"),
+    ],
+)
+def test_dataset_is_called_after_its_sources(raw: object, name: str) -> None:
+    """A glob is called after its folder, a table after its file, and several after all of them."""
+    assert check_settings({"raw": raw}).dataset_url.endswith(f"/data/{name}-224")
+
+
+@pytest.mark.parametrize(
     ("change", "rooms"),
     [
         ({"raw": "/other"}, {"scan"}),
+        ({"raw": ["/other", "/more"]}, {"scan"}),
+        ({"labels": "none"}, {"scan"}),
+        ({"sidecars": "ignore"}, {"scan"}),
+        ({"columns": {"url": "link"}}, {"scan"}),
+        ({"split": "none"}, {"scan"}),
+        ({"split_by": "patient"}, {"scan"}),
+        ({"split": {"train": 9, "val": 1}}, {"scan", "plan"}),
+        ({"duplicates": "drop"}, {"scan", "plan"}),
         ({"quality": 80}, {"plan"}),
         ({"seed": 1}, {"plan"}),
         ({"limit": 7}, {"plan"}),
