@@ -34,6 +34,7 @@ class Kind(NamedTuple):
 
 _EMPTY: Final = Kind("empty", "other")
 _ZEROS: Final = Kind("nothing but zero bytes", "other")
+_ONES: Final = Kind("nothing but bytes FF, as of an erased disk", "other")
 _UNKNOWN: Final = Kind("no picture in any known format", "other")
 _TGA: Final = Kind("TGA", "unsupported")
 _TEXT: Final = Kind("a text", "other")
@@ -56,13 +57,13 @@ _PICTURES = {
 }
 _RAWS = {
     "Canon CR2": rb"(II\*\0|MM\0\*).{4}CR\x02",
-    "Canon CRW": rb"(II\x1a\0|MM\0\x1a).{4}HEAPCCDR",
+    "Canon CRW": rb"(II\x1a\0\0\0|MM\0\0\0\x1a)HEAPCCDR",  # the length of this header, then what it is
     "Olympus ORF": rb"IIR[OS]\x08\0|MMOR\0\0",
     "Panasonic RW2": rb"IIU\0",
     "Fujifilm RAF": rb"FUJIFILMCCD-RAW",
     "Sigma X3F": rb"FOVb",
     "Minolta MRW": rb"\0MRM",
-    "Phase One IIQ": rb"(II\*\0|MM\0\*).{4}(IIII.waR|MMMMRaw)",
+    "Phase One IIQ": rb"(.{8}|.{16})?(IIII.waR|MMMMRaw)|(IIII|MMMM)[\x01-\x06]\0\0\0",
     "Contax RAW": rb".{25}ARECOYK",
     "Rollei RDC": rb"DSC-Image",
     "ARRIRAW": rb"ARRI(\x12\x34|\x78\x56)",
@@ -212,6 +213,7 @@ _HEAD_BYTES = 4096  # of which a text is judged; comments may stand before what 
 _SIGNATURE_BYTES = 640
 _CONTROL = re.compile(r"[\0-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _LONG_ENOUGH = 64  # that many bytes of something compressed have a control character among them
+_ERASED = b"\xff" * 16  # what is left of an erased disk, and no text in any encoding
 _UTF16_MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _MARKS = re.compile(
     r"(?P<html><!doctype\s+html|<html\b)|(?P<svg><!doctype\s+svg|<(\w+:)?svg\b)", re.IGNORECASE
@@ -279,8 +281,9 @@ def _recognise_signature(data: bytes) -> Kind | None:
 
 
 def _recognise_rest(data: bytes) -> Kind:
-    if data.count(0) == len(data):
-        return _ZEROS
+    for byte, kind in ((0, _ZEROS), (0xFF, _ONES)):
+        if data.count(byte) == len(data):
+            return kind
     return _TGA if data.endswith(_TGA_FOOTER) else _UNKNOWN
 
 
@@ -380,7 +383,7 @@ def _decode(head: bytes) -> str | None:
     try:
         text = codecs.getincrementaldecoder(encoding)().decode(head)
     except UnicodeDecodeError:
-        if len(head) < _LONG_ENOUGH:
+        if len(head) < _LONG_ENOUGH or _ERASED in head:
             return None
         text = head.decode("latin-1")  # whichever older encoding it is: none has control characters
     return None if _CONTROL.search(text) else text
