@@ -36,6 +36,33 @@ def hold(lock: Path, *, wait: Iterator[None]) -> Iterator[None]:
         file.truncate(0)
 
 
+def holder(lock: Path) -> str | None:
+    """Return who holds a lock file, as it names itself; None where nobody does, or there is no such file.
+
+    Whoever asks holds it for a moment, together with others who ask: a holder to be may have to try twice.
+
+    Raises:
+        StoreError: the file cannot be read.
+    """
+    try:
+        with lock.open() as file:
+            return None if _is_free(file) else file.read() or "another process"
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"{lock}: cannot read: {error.strerror or error}") from error
+
+
+def _is_free(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise
+        return False
+    return True
+
+
 def _open(lock: Path) -> IO[str]:
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ingest.errors import ConfigError
 from ingest.store import normalise
 from ingest.units import count, format_bytes
 from ingest.verbs import add_verb, show
@@ -12,7 +14,6 @@ from ingest.verbs import add_verb, show
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
-    from pathlib import Path
 
 
 def _add_inspect(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
@@ -102,6 +103,56 @@ def _run_gc(options: argparse.Namespace) -> None:
     print(f"gc: {'would remove' if options.dry_run else 'removed'} {found.sentence()}")
 
 
+def _add_forget(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
+    verb = add_verb(verbs, _run_forget)
+    verb.add_argument("dataset", help="folder or URL of a dataset")
+    verb.add_argument("names", nargs="+", metavar="URL_OR_KEY", help="source, path or key of a raw file")
+    verb.add_argument("--duplicates", action="store_true", help="also the files with the same bytes")
+    return verb
+
+
+def _run_forget(options: argparse.Namespace) -> None:
+    """Put raw files on the list of those that must not be in a dataset."""
+    from ingest.forget import forget  # noqa: PLC0415
+
+    done = forget(normalise(options.dataset), options.names, duplicates=options.duplicates)
+    for line in done.lines():
+        print(line)
+
+
+def _add_status(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
+    verb = add_verb(verbs, _run_status)
+    verb.add_argument("dataset", nargs="?", help="folder or URL of a dataset")
+    verb.add_argument("--settings", type=Path, help="a YAML file that names the dataset, instead")
+    _add_work(verb)
+    return verb
+
+
+def _run_status(options: argparse.Namespace) -> None:
+    """Print how far the build of a dataset is."""
+    from ingest.status import describe_status  # noqa: PLC0415
+
+    for line in describe_status(*_dataset_and_work(options)):
+        print(line)
+
+
+def _dataset_and_work(options: argparse.Namespace) -> tuple[str, Path]:
+    """Return the dataset that is asked for, and the folder of its build.
+
+    Raises:
+        ConfigError: none is named, or two are.
+    """
+    if (options.dataset is None) == (options.settings is None):
+        raise ConfigError("expected a dataset, or --settings with a YAML file that names one")
+    if options.settings is None:
+        dataset = normalise(options.dataset)
+        return dataset, _work_folder(dataset, options.work)
+    from ingest.build.config import load_settings  # noqa: PLC0415
+
+    settings = load_settings(options.settings)
+    return settings.dataset_url, settings.work_folder
+
+
 def _add_work(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--work", default=".ingest", help="the config key 'work' of its build")
 
@@ -113,5 +164,5 @@ def _work_folder(dataset: str, work: str) -> Path:
     return check_settings({"dataset": dataset, "work": work}).work_folder
 
 
-UPKEEP = (_add_inspect, _add_verify, _add_gc)
+UPKEEP = (_add_inspect, _add_verify, _add_gc, _add_forget, _add_status)
 """Each adds one verb to the command, and returns its parser."""
