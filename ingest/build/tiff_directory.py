@@ -97,3 +97,10 @@ def with_tags(data: bytes, values: Mapping[int, int | None]) -> bytes | bytearra
         entry = struct.pack(head, _NO_TAG if value is None else tag, _SHORT, 1, value or 0)
         copy[position : position + size] = entry.ljust(size, b"\0")
     return copy
+
+
+def with_first(data: bytes, offset: int) -> bytes:
+    """Return a TIFF or BigTIFF whose first directory is the one at `offset`."""
+    order = "<" if data.startswith(b"II") else ">"
+    at, code = (8, "Q") if data[2:4] in {b"+\0", b"\0+"} else (4, "I")
+    return data[:at] + struct.pack(order + code, offset) + data[at + struct.calcsize(code) :]

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from ingest.build import tiff
 from ingest.build.geometry import check_size
-from ingest.build.tiff_directory import check_values, has_tag, with_tags
+from ingest.build.tiff_directory import check_values, has_tag, with_first, with_tags
 from ingest.errors import CorruptImageError
 
 Alpha = Literal["none", "associated", "unassociated"]
@@ -42,6 +42,8 @@ _UNSIGNED, _SIGNED, _UNDEFINED = 1, 2, 4  # values of SampleFormat
 _ALPHAS: dict[int | float | bytes, Alpha] = {1: "associated", 2: "unassociated"}  # values of ExtraSamples
 _SEPARATE_PLANES, _CMYK_INKS = 2, 1  # values of PlanarConfiguration and InkSet
 _MOST_BITS, _MOST_PALETTE_BITS, _BYTE = 16, 8, 8
+_NOT_A_PAGE = 1 | 4  # bits of NewSubfileType: at reduced resolution, a mask
+_MOST_SKIPPED = 64  # pages; thumbnails and masks are one to ten
 
 # Where one of these lies outside the file, its default would make another picture of it.
 _DECISIVE = frozenset(
@@ -63,7 +65,8 @@ class SampleLayout:
         is_signed: whether samples are two's complement.
         num_samples: samples a pixel.
         num_colours: of which the first so many are colours: 1, 3 or 4.
-        alpha: what the sample after the colours is; ``none`` where there is no such, or it is something else.
+        alpha: what the sample of the alpha is; ``none`` where there is no such.
+        alpha_at: its number, from 0; -1 without one.
         is_planar: whether each sample has a plane of its own.
         notes: what was wrong and cost no pixel.
     """
@@ -74,6 +77,7 @@ class SampleLayout:
     num_samples: int
     num_colours: int
     alpha: Alpha
+    alpha_at: int
     is_planar: bool
     notes: tuple[str, ...]
 
@@ -163,6 +167,33 @@ def read_page(data: bytes, max_pixels: int) -> TiffPage:
     return TiffPage(width, height, compression, layout, segments, color_map, tags, num_pages, notes)
 
 
+def full_page_first(data: bytes) -> tuple[bytes, int]:
+    """Return a TIFF that begins with its first page that is a picture of its own.
+
+    NewSubfileType says of a page that it is another one at reduced resolution (bit 0) or its mask (bit 2).
+    libtiff, libvips and Pillow take the first page whatever it says of itself, and so a thumbnail.
+
+    Returns:
+        The file, and how many pages before that one were left out: 0 too if no page is a full picture.
+    """
+    offsets = tiff.directory_offsets(data, most=_MOST_SKIPPED)
+    for number, offset in enumerate(offsets):
+        (kind, *_) = tiff.read_directory(data, offset).get(tiff.NEW_SUBFILE_TYPE) or (0,)
+        if isinstance(kind, int) and not kind & _NOT_A_PAGE:
+            return (with_first(data, offset) if number else data), number
+    return data, 0
+
+
+def find_segments(data: bytes, max_pixels: int) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """Return the compression of the first page that is a full picture, and where its strips or tiles are.
+
+    Raises:
+        CorruptImageError: as `read_page`.
+    """
+    page = read_page(full_page_first(data)[0], max_pixels)
+    return page.compression, page.segments.ranges
+
+
 # ---- tags
 
 
@@ -210,7 +241,9 @@ def _read_layout(tags: tiff.Tags) -> SampleLayout:
         raise CorruptImageError("unsupported", f"Palettes of {bits} bits are not decoded.")
     if is_signed and photometric not in {BLACK_IS_ZERO, RGB}:
         raise CorruptImageError("unsupported", "Signed samples are read as gray or RGB alone.")
-    alpha = "none" if photometric == SEPARATED else _read_alpha(tags, num_samples - num_colours)
+    alpha, alpha_at = _read_alpha(tags, num_colours, num_samples - num_colours)
+    if photometric == SEPARATED:
+        alpha, alpha_at = "none", -1
     is_planar = num_samples > 1 and _one(tags, tiff.PLANAR_CONFIG, 1) == _SEPARATE_PLANES
     if is_planar and photometric == YCBCR:
         raise CorruptImageError("unsupported", "YCbCr in planes is not converted.")
@@ -219,7 +252,9 @@ def _read_layout(tags: tiff.Tags) -> SampleLayout:
         *(["Negative samples are shown as black."] if is_signed else []),
         *([f"Channels that are neither colour nor alpha were left out: {num_ignored}."] * (num_ignored > 0)),
     )
-    return SampleLayout(photometric, bits, is_signed, num_samples, num_colours, alpha, is_planar, notes)
+    return SampleLayout(
+        photometric, bits, is_signed, num_samples, num_colours, alpha, alpha_at, is_planar, notes
+    )
 
 
 def _read_photometric(tags: tiff.Tags, num_samples: int) -> int:
@@ -251,15 +286,15 @@ def _read_depth(tags: tiff.Tags, num_samples: int) -> tuple[int, bool]:
     return bits, sample_format == _SIGNED
 
 
-def _read_alpha(tags: tiff.Tags, num_extra: int) -> Alpha:
-    """Return what the first sample after the colours is.
+def _read_alpha(tags: tiff.Tags, num_colours: int, num_extra: int) -> tuple[Alpha, int]:
+    """Return what the first sample after the colours that is alpha is, and its number, -1 without one.
 
     A single one that the file does not explain is alpha, as libtiff, libvips and Pillow have it.
     """
-    if num_extra < 1:
-        return "none"
-    default = (2,) if num_extra == 1 else (0,)
-    return _ALPHAS.get((tags.get(tiff.EXTRA_SAMPLES) or default)[0], "none")
+    default = (2,) if num_extra == 1 else ()
+    kinds = (tags.get(tiff.EXTRA_SAMPLES) or default)[: max(0, num_extra)]
+    found = ((_ALPHAS[kind], num_colours + n) for n, kind in enumerate(kinds) if kind in _ALPHAS)
+    return next(found, ("none", -1))
 
 
 def _read_color_map(tags: tiff.Tags, layout: SampleLayout) -> tuple[int, ...]:

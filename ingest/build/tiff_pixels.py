@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ingest.build.jpeg import JpegHeader
     from ingest.build.pixels import Samples
-    from ingest.build.tiff_page import TiffPage
+    from ingest.build.tiff_page import SampleLayout, TiffPage
 
 
 def to_pixels(samples_HWC: NDArray[Any], page: TiffPage) -> NDArray[np.uint8]:
@@ -30,17 +30,26 @@ def to_pixels(samples_HWC: NDArray[Any], page: TiffPage) -> NDArray[np.uint8]:
     """
     layout = page.layout
     samples = _unsigned(samples_HWC)
-    num_kept = layout.num_colours + (layout.alpha != "none")
     if layout.photometric == PALETTE:
         pixels = look_up(samples[..., 0], _read_palette(page.color_map))
         if layout.alpha != "none":
-            alpha = to_eight_bits(samples[..., 1:2], layout.bits)
+            alpha = to_eight_bits(samples[..., layout.alpha_at : layout.alpha_at + 1], layout.bits)
             pixels = np.concatenate([pixels, alpha], axis=2)
     else:
-        pixels = to_eight_bits(samples[..., :num_kept], layout.bits)
+        pixels = to_eight_bits(_without_extras(samples, layout), layout.bits)
     if layout.photometric == WHITE_IS_ZERO:
         pixels = _invert_first(pixels)
     return unpremultiply(pixels) if layout.alpha == "associated" else pixels
+
+
+def _without_extras(samples_HWC: Samples, layout: SampleLayout) -> Samples:
+    """Keep the colours, and behind them the alpha, wherever it stands."""
+    end = layout.num_colours
+    if layout.alpha == "none":
+        return samples_HWC[..., :end]
+    if layout.alpha_at == end:
+        return samples_HWC[..., : end + 1]
+    return samples_HWC[..., [*range(end), layout.alpha_at]]
 
 
 def _unsigned(samples_HWC: NDArray[Any]) -> Samples:

@@ -79,7 +79,7 @@ def simple(pixels, tags=(), **layout):
         WIDTH: pixels.shape[1],
         LENGTH: pixels.shape[0],
         BITS: (pixels.itemsize * 8,) * pixels.shape[2],
-        PHOTOMETRIC: {1: 1, 2: 1, 3: 2, 4: 2}[pixels.shape[2]],
+        PHOTOMETRIC: 1 if pixels.shape[2] < 3 else 2,
         SAMPLES: pixels.shape[2],
     }
     raw = pixels.astype(pixels.dtype.newbyteorder(layout.get("order", "<"))).tobytes()
@@ -169,6 +169,18 @@ class TestSamples:
         assert np.array_equal(raster.pixels, RGB)
         assert "1" in raster.notes[0]
         assert read(simple(ALPHA)).mode == "RGBA"
+
+    @pytest.mark.parametrize(("extra", "at"), [((0, 2), 4), ((2, 0), 3), ((0, 0), None), ((0, 0, 2), 5)])
+    def test_alpha_behind_another_channel(self, extra, at):
+        """Alpha is the first sample that says so, wherever it stands behind the colours."""
+        others = [np.full((37, 53, 1), 7 * n, np.uint8) for n in range(len(extra))]
+        if at is not None:
+            others[at - 3] = ALPHA[..., 3:]
+        raster = read(simple(np.dstack([RGB, *others]), {EXTRA: extra}))
+        assert (raster.pixels == (RGB if at is None else ALPHA)).all()
+        assert raster.notes == (
+            f"Channels that are neither colour nor alpha were left out: {len(extra) - (at is not None)}.",
+        )
 
     def test_negative_samples_are_black(self):
         """Signed samples have white where unsigned ones have it, as libvips reads them."""
@@ -311,6 +323,18 @@ class TestSegments:
             whole = [bytes(int(f"{byte:08b}"[::-1], 2) for byte in whole[0])]
         assert read(build(whole, tags)).pixels.min() == 255
         assert code_of(build([whole[0][:40]], tags)) == "truncated"
+
+
+class TestFirstPage:
+    @pytest.mark.parametrize("order", ["<", ">"])
+    @pytest.mark.parametrize("is_big", [False, True])
+    def test_another_directory_becomes_the_first(self, order, is_big):
+        """In every byte order and size class; nothing else of the file changes."""
+        data = build([bytes(12)], {WIDTH: 2, LENGTH: 2}, order=order, is_big=is_big)
+        moved = tiff_directory.with_first(data, 77)
+        assert moved[:4] == data[:4]
+        assert moved[16:] == data[16:]
+        assert tiff_directory.with_first(moved, tiff.directory_offsets(data)[0]) == data
 
 
 class TestJpegInTiff:
