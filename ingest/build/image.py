@@ -12,31 +12,26 @@ afterwards, when it has 50,000 pixels and not 12 million.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ingest.build import codecs, containers, pillow, png, sniff, turbo
+from ingest.build import codecs, pillow, turbo
 from ingest.build.colour import Mode, to_srgb
 from ingest.build.encode import decode_jpeg, encode
 from ingest.build.geometry import (
     Geometry,
     check_shape,
-    check_size,
     is_enlarged,
     missing_edge,
     plan_geometry,
     upright_size,
 )
-from ingest.build.jpeg import JpegHeader, adobe_transform, before_last_scan, count_pictures, read_jpeg_header
+from ingest.build.picture import read_picture
 from ingest.build.pillow import Picture, check_single_pil
 from ingest.build.sample import ProfileUse, Provenance, Shrunk
-from ingest.errors import CorruptImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from ingest.recipe import Recipe
@@ -51,14 +46,8 @@ __all__ = [
     "shrink_pixels",
 ]
 
-_RASTER_READERS: dict[str, Callable[[bytes, int], codecs.Raster]] = {
-    "WebP": codecs.read_webp,
-    "TIFF": codecs.read_tiff,
-    "JPEG 2000": codecs.read_jpeg2000,
-}
 _SPACES: dict[str, Mode] = {"L": "L", "LA": "L", "CMYK": "CMYK"}
 _CHANNELS: dict[Mode, int] = {"L": 1, "RGB": 3, "CMYK": 4}
-_MODES = {turbo.GRAY: "gray", turbo.COLOUR: "RGB", turbo.CMYK: "CMYK"}
 
 
 def shrink_image(data: bytes, recipe: Recipe) -> Shrunk:
@@ -197,159 +186,6 @@ def _provenance(
         upscaled=is_enlarged(plan),
         rows_present=picture.rows_present,
         notes=picture.notes,
-    )
-
-
-# ---- from bytes to a decoded picture
-
-
-def read_picture(data: bytes, recipe: Recipe) -> Picture:
-    """Decode a file of any format, a JPEG as small as the recipe allows.
-
-    Raises:
-        CorruptImageError: as `shrink_image` does.
-    """
-    if not data:
-        raise CorruptImageError("empty", "The file is empty.")
-    if data.startswith(b"\xff\xd8"):
-        return _read_jpeg(data, recipe)
-    kind = sniff.recognise(data)
-    _require_picture(kind)
-    if kind.format == "PNG":
-        return _read_png(data, recipe)
-    if kind.format in _RASTER_READERS:
-        return _wrap(_RASTER_READERS[kind.format](data, recipe.max_pixels), kind.format)
-    return pillow.read(data, kind.format, recipe.max_pixels)
-
-
-def _require_picture(kind: sniff.Kind) -> None:
-    if kind.family == "other":
-        raise CorruptImageError("not_an_image", f"This is {kind.format}.")
-    if kind.family == "camera_raw":
-        remedy = "develop it to JPEG or TIFF, or take the JPEG that the camera wrote beside it"
-        raise CorruptImageError("camera_raw", f"This is a camera raw file, {kind.format}: {remedy}.")
-    if kind.family == "unsupported":
-        raise CorruptImageError("unsupported", f"{kind.format} is not read: convert it to PNG or JPEG.")
-
-
-def _wrap(raster: codecs.Raster, name: str) -> Picture:
-    height, width = raster.pixels.shape[:2]
-    return Picture(
-        image=pillow.wrap(raster.pixels, raster.mode),
-        width=width,
-        height=height,
-        source_format=name,
-        source_mode=raster.source_mode,
-        source_bits=raster.source_bits,
-        orientation=raster.orientation,
-        icc=raster.icc,
-        frames=raster.frames,
-        notes=raster.notes,
-    )
-
-
-def _rows_there(rows: int, height: int) -> str:
-    return f"{rows * 100 // height}% of its rows are there"
-
-
-def _cropped(there: str) -> str:
-    return f"Cut off: {there}; what is missing was cropped away."
-
-
-def _read_png(data: bytes, recipe: Recipe) -> Picture:
-    """Decode a PNG; of one that was cut off the rows that are there, if that is wanted."""
-    try:
-        return _wrap(codecs.read_png(data, recipe.max_pixels), "PNG")
-    except png.CutOffError as error:
-        rows, width, height = error.rows
-    check_shape(width, height, recipe)
-    there = _rows_there(rows, height)
-    if recipe.on_truncated == "reject" or not rows:
-        raise CorruptImageError("truncated", f"The file ends before its picture does: {there}.")
-    picture = _wrap(codecs.read_png(png.first_rows(data, rows), recipe.max_pixels), "PNG")
-    notes = (*picture.notes, _cropped(there))
-    return dataclasses.replace(picture, rows_present=rows / height, rows_missing=height - rows, notes=notes)
-
-
-def _read_jpeg(data: bytes, recipe: Recipe) -> Picture:
-    header = read_jpeg_header(data)
-    check_size(header.width, header.height, recipe.max_pixels)
-    if turbo.can_decode(header):
-        return _read_turbo(data, header, recipe)
-    return _wrap(codecs.read_deep_jpeg(data, header), "JPEG")
-
-
-def _scale_for(header: JpegHeader, recipe: Recipe) -> int:
-    upright = upright_size(header.width, header.height, header.orientation)
-    check_shape(*upright, recipe)
-    return plan_geometry(*upright, recipe).scale_denominator
-
-
-def _read_turbo(data: bytes, header: JpegHeader, recipe: Recipe) -> Picture:
-    """Decode a JPEG as small as the recipe allows."""
-    scale = _scale_for(header, recipe)
-    colorspace = "CMYK" if header.kind[-1] == turbo.CMYK else "RGBX"
-    rows, whole = header.height, header
-    try:
-        decoded = turbo.decode(data, header, scale, colorspace)
-    except turbo.OddSamplingError:
-        picture = pillow.read(data, "JPEG", recipe.max_pixels)
-        return _described(picture, data, header)
-    except turbo.CutOffError as error:
-        header, rows, scale, decoded = _keep_rows(error.data, recipe, colorspace)
-    pixels, notes = decoded
-    if colorspace == "CMYK" and adobe_transform(data, whole) is not None:
-        pixels = np.subtract(255, pixels)
-    picture = Picture(
-        image=pillow.wrap(pixels, colorspace),
-        width=header.width,
-        height=header.height,
-        source_format="JPEG",
-        source_mode=_MODES[header.kind[-1]],
-        scale_denominator=scale,
-        rows_present=rows / whole.height,
-        rows_missing=whole.height - header.height,
-        notes=notes,
-    )
-    return _described(picture, data, whole)
-
-
-def _keep_rows(data: bytes, recipe: Recipe, colorspace: str) -> tuple[JpegHeader, int, int, turbo.Decoded]:
-    """Decode what is there of a cut-off JPEG, if that is wanted.
-
-    Returns:
-        Header of what is kept, rows that are there in full, scale, and the pixels.
-
-    Raises:
-        CorruptImageError: ``truncated``, with the share of rows that are there.
-    """
-    header = read_jpeg_header(data)
-    rows = turbo.count_rows(data, header)
-    there = _rows_there(rows, header.height)
-    coarse = before_last_scan(data, header)
-    if recipe.on_truncated == "keep" and coarse is not None:
-        scale = _scale_for(header, recipe)
-        pixels = turbo.decode(coarse, header, scale, colorspace).pixels
-        note = "Cut off: its last scans are missing, so it is coarser than it was."
-        return header, rows, scale, turbo.Decoded(pixels, (note,))
-    if recipe.on_truncated == "keep" and rows:
-        kept = turbo.with_rows(header, rows)
-        scale = _scale_for(kept, recipe)
-        pixels = turbo.decode_rows(data, kept, scale, colorspace)
-        return kept, rows, scale, turbo.Decoded(pixels, (_cropped(there),))
-    raise CorruptImageError("truncated", f"The file ends before its picture does: {there}.")
-
-
-def _described(picture: Picture, data: bytes, header: JpegHeader) -> Picture:
-    """Add what the markers of a JPEG say."""
-    profile = containers.jpeg_icc(data, header.segments)
-    return dataclasses.replace(
-        picture,
-        source_format="JPEG",
-        orientation=header.orientation,
-        icc=b"" if profile.broken else profile.data,
-        frames=count_pictures(data, header),
-        notes=(*picture.notes, *header.notes),
     )
 
 

@@ -14,7 +14,7 @@ from ingest.build import tiff
 from ingest.errors import CorruptImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 END = b"\xff\xd9"
 """The marker behind the last pixel."""
@@ -22,18 +22,19 @@ END = b"\xff\xd9"
 MARKER = re.compile(rb"\xff+([^\x00\xff])")
 """A marker, as libjpeg looks for one: after any junk, any number of FF, then neither 00 nor FF."""
 
-_SOF0, _SOI, _EOI, _SOS, _APP0, _APP1, _APP2, _APP14, _APP15, _COM = (
+_SOF0, _SOI, _EOI, _SOS, _APP0, _APP1, _APP2, _APP14, _APP15, _SOF55, _COM = (
     *(0xC0, 0xD8, 0xD9, 0xDA),
-    *(0xE0, 0xE1, 0xE2, 0xEE, 0xEF, 0xFE),
+    *(0xE0, 0xE1, 0xE2, 0xEE, 0xEF, 0xF7, 0xFE),
 )
 _DRI = 0xDD
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_PROGRESSIVE = frozenset({2, 6, 10, 14})  # numbers of SOF
 _WITHOUT_PAYLOAD = frozenset({0x01, *range(0xD0, 0xD8)})
 _RESTART = re.compile(rb"\xff[\xd0-\xd7]")
 _BEHIND_SCAN = re.compile(rb"\xff+([^\x00\x01\xd0-\xd7\xff])")  # neither data nor a restart
-_NOT_ZERO = re.compile(rb"[^\0]")
-_BLOCK_BYTES = 4096  # of file systems, and a multiple of what networks and disks lose at once
-_SECTOR_BYTES = 512
+_SCAN = b"\xff\xda"
+_DNL = re.compile(rb"\xff\xdc\x00\x04(..)", re.DOTALL)
+_MOST_PADDING = 64  # bytes before the end marker: to a word, a cache line
 _MPF_NUMBER_OF_IMAGES = 0xB001
 _MOST_PICTURES = 1000
 _ADOBE_BYTES = 12  # its name, version, two words of flags, and the transform
@@ -64,12 +65,14 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
     """Read what stands before the first scan, finding the same segments as libjpeg.
 
     Raises:
-        CorruptImageError: ``not_an_image``, ``truncated`` or ``corrupt``.
+        CorruptImageError: ``not_an_image``, ``truncated`` or ``corrupt``, or ``unsupported``: it is JPEG-LS.
     """
     if not data.startswith(b"\xff\xd8"):
         raise CorruptImageError("not_an_image", "The bytes do not begin as a JPEG does.")
     segments = tuple(_iter_segments(data))
     frame = next((data[begin - 3 : end] for marker, begin, end in segments if marker in _FRAMES), b"")
+    if not frame and any(marker == _SOF55 for marker, _, _ in segments):
+        raise CorruptImageError("unsupported", "JPEG-LS is not read: convert it to PNG or JPEG.")
     # Marker, length, precision, height, width, number of components, and three bytes for each.
     if len(frame) < len("MLLPHHWWC") or len(frame) < len("MLLPHHWWC") + 3 * frame[8]:
         raise CorruptImageError("corrupt", "The JPEG has no frame header before its pixels.")
@@ -120,23 +123,45 @@ def without_junk(data: bytes) -> bytes:
     return b"\xff\xd8" + b"".join(kept) + data[segments[-1][2] :]
 
 
-def without_padding(data: bytes, num_bytes: int) -> bytes:
-    """Leave out `num_bytes` of padding before the end marker."""
-    end = data.find(END, read_jpeg_header(data).segments[-1][2])
+def with_stated_height(data: bytes, header: JpegHeader) -> bytes:
+    """Put the height into a header that has 0, from behind the first scan (DNL: ISO 10918-1, B.2.5).
+
+    libjpeg does not look there. A file that has none is returned as it is.
+    """
+    found = _DNL.search(data, header.segments[-1][2])
+    begin = _frame(header)
+    return data if found is None else data[: begin + 1] + found[1] + data[begin + 3 :]
+
+
+def without_padding(data: bytes, header: JpegHeader, num_bytes: int) -> bytes:
+    """Leave out `num_bytes` of padding before the end marker.
+
+    Raises:
+        CorruptImageError: ``corrupt``: they are not padding, so there is more among the pixels than belongs
+            there.
+    """
+    end = data.find(END, header.segments[-1][2])
+    if num_bytes > _MOST_PADDING or data[end - num_bytes : end].strip(b"\0\xff"):
+        sentence = f"Bytes are left over behind the last pixel of the JPEG ({num_bytes}): it is garbled."
+        raise CorruptImageError("corrupt", sentence)
     return data[: end - num_bytes] + data[end:]
 
 
 def without_surplus(data: bytes, header: JpegHeader) -> bytes:
-    """End the picture behind its last restart interval, where a scan has more of them than pixels need.
+    """End the picture behind its last row, where a scan has more rows than the header states.
+
+    What feeds pages through writes so, not knowing how long they are. That whole rows were added is known
+    only where each is a restart interval: anywhere else the surplus may lie among the pixels.
 
     Raises:
-        CorruptImageError: ``corrupt``: it has not, so the surplus lies among the pixels.
+        CorruptImageError: ``corrupt``: it may.
     """
     begin, interval = header.segments[-1][2], _restart_interval(data, header)
     width, height = mcu_size(data, header)
-    needed = -(-(-(-header.width // width) * -(-header.height // height)) // max(1, interval))
+    needed = -(-header.height // height)
     ends = list(itertools.islice(_RESTART.finditer(data, begin), needed))
-    if not interval or len(ends) < needed or len(list(_iter_scans(data, header))) > 1:
+    is_by_rows = interval == -(-header.width // width)
+    if not is_by_rows or len(ends) < needed or len(list(_iter_scans(data, header))) > 1:
         raise CorruptImageError("corrupt", "Bytes that belong to nothing stand among the pixels of the JPEG.")
     return data[: ends[-1].start()] + END
 
@@ -160,19 +185,36 @@ def mcu_size(data: bytes, header: JpegHeader) -> tuple[int, int]:
 
 
 def is_complete(data: bytes, header: JpegHeader) -> bool:
-    """Return whether a JPEG of several scans has those that bring every coefficient to its last bit.
+    """Return whether a JPEG has the scans that bring every coefficient to its last bit.
 
-    One scan holds a whole baseline picture. Progressive ones come in many (ISO 10918-1, annex G), and a file
-    that ends between two of them decodes without a fault, only coarser.
+    Most baseline pictures are one scan. Progressive ones come in many (ISO 10918-1, annex G), and a file that
+    lacks some of them decodes without a fault, only coarser or gray.
     """
-    missing = {component: set(range(64)) for component in _components(data, header)}
-    for begin, end in _iter_scans(data, header):
+    if header.kind[0] not in _PROGRESSIVE:
+        return data[header.segments[-1][1]] == header.kind[-1] or has_all_colours(data, header)
+    components = _components(data, header)
+    # To look at every marker takes ten times as long; what looks like a scan and is none is in no real file.
+    return _bring_all(data, components, _likely_scans(data, header)) or _bring_all(
+        data, components, _iter_scans(data, header)
+    )
+
+
+def _bring_all(data: bytes, components: list[int], scans: Iterable[tuple[int, int]]) -> bool:
+    missing = {component: set(range(64)) for component in components}
+    for begin, end in scans:
         scan = data[begin:end]
         first, last, bits = scan[-3:]
         for component in scan[1 : 1 + 2 * scan[0] : 2]:
             if bits & 15 == 0:
                 missing.get(component, set()).difference_update(range(first, last + 1))
     return not any(missing.values())
+
+
+def has_all_colours(data: bytes, header: JpegHeader) -> bool:
+    """Return whether there is a scan, or the begin of one, of each component."""
+    scans = _iter_scans(data, header)
+    seen = {component for begin, end in scans for component in data[begin + 1 : end - 3 : 2]}
+    return seen.issuperset(_components(data, header))
 
 
 def before_last_scan(data: bytes, header: JpegHeader) -> bytes | None:
@@ -182,28 +224,6 @@ def before_last_scan(data: bytes, header: JpegHeader) -> bytes | None:
     if not seen.issuperset(_components(data, header)):
         return None
     return data[: last[0] - 4] + END
-
-
-def has_zero_block(data: bytes, header: JpegHeader) -> bool:
-    """Return whether a whole block of a disk, all zero bytes, stands among the pixels: it was lost.
-
-    Compressed pixels of a plain surface can be zero bytes for long, but do not begin and end with a block.
-    """
-    begin = header.segments[-1][2]
-    zeros = data.find(bytes(_BLOCK_BYTES), begin)
-    while zeros >= 0:
-        end = _NOT_ZERO.search(data, zeros)
-        if end is None or data.find(END, begin, zeros) >= 0:
-            return False  # at the end of the file, or behind the picture
-        if end.start() % _BLOCK_BYTES == 0 and (end.start() - zeros) % _BLOCK_BYTES == 0:
-            return True
-        zeros = data.find(bytes(_BLOCK_BYTES), end.start())
-    return False
-
-
-def has_zero_tail(data: bytes) -> bool:
-    """Return whether the file ends in a sector or more of zero bytes: allocated, and never written."""
-    return data.endswith(bytes(_SECTOR_BYTES))
 
 
 def count_pictures(data: bytes, header: JpegHeader) -> int:
@@ -259,3 +279,17 @@ def _iter_scans(data: bytes, header: JpegHeader) -> Iterator[tuple[int, int]]:
             return
         if marker == _SOS and position - begin >= len("NCTSEA"):
             yield begin, position
+
+
+def _likely_scans(data: bytes, header: JpegHeader) -> Iterator[tuple[int, int]]:
+    """Yield what `_iter_scans` does, and what else looks like it."""
+    yield header.segments[-1][1:]
+    position = header.segments[-1][2]
+    stop = data.find(END, position)
+    stop = len(data) if stop < 0 else stop
+    while (position := data.find(_SCAN, position, stop)) >= 0:
+        begin = position + 4
+        position += 2 + int.from_bytes(data[position + 2 : begin], "big")
+        if begin < position <= len(data) and position - begin == len("NSEA") + 2 * data[begin]:
+            yield begin, position
+        position = max(begin, position)

@@ -59,10 +59,10 @@ def read_jp2(data: bytes) -> Jp2:
     """Read the boxes of a JP2 file; a bare codestream is one without boxes."""
     if data.startswith(b"\xff\x4f\xff\x51"):
         return Jp2(0, len(data))
-    boxes = list(_boxes(data, 0, len(data)))
+    boxes = list(iter_boxes(data))
     stream = next((box for box in boxes if box.name == b"jp2c"), Chunk(b"", len(data), len(data)))
     header = next((box for box in boxes if box.name == b"jp2h"), None)
-    inner = [] if header is None else list(_boxes(data, header.begin, min(header.end, len(data))))
+    inner = [] if header is None else list(iter_boxes(data, header.begin, header.end))
     payloads = {box.name: box.payload(data) for box in reversed(inner)}  # the first of a name
     colours = [box.payload(data) for box in inner if box.name == b"colr"]
     palette, bits = _read_palette(payloads.get(b"pclr", b""))
@@ -81,9 +81,9 @@ def read_jp2(data: bytes) -> Jp2:
     return Jp2(stream.begin, stream.end, *_read_colours(colours), palette, bits, mapping, definitions)
 
 
-def _boxes(data: bytes, begin: int, end: int) -> Iterator[Chunk]:
+def iter_boxes(data: bytes, begin: int = 0, end: int | None = None) -> Iterator[Chunk]:
     """Yield the boxes between two positions; the last may be cut."""
-    position = begin
+    position, end = begin, len(data) if end is None else min(end, len(data))
     for _ in range(_MOST_BOXES):
         if position + 8 > end:
             return

@@ -6,11 +6,12 @@ so it is handed the pixels alone, and of a cut file a PNG that has only the rows
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from ingest.build.containers import Chunk, png_chunks
-from ingest.build.jpeg import has_zero_tail
+from ingest.build.zeros import has_tail
 from ingest.errors import CorruptImageError
 
 if TYPE_CHECKING:
@@ -95,6 +96,24 @@ def _png_chunk(name: bytes, payload: bytes) -> bytes:
     return len(payload).to_bytes(4, "big") + name + payload + crc.to_bytes(4, "big")
 
 
+_SRGB_GAMMA, _GAMMA_SLACK = 45_455, 2_500  # times 100,000: 1 / 2.2, give or take what writers round to
+_SAYS_MORE = frozenset({b"cICP", b"iCCP", b"sRGB"})
+
+
+def gamma_notes(data: bytes) -> tuple[str, ...]:
+    """Return a note where a PNG states by gAMA alone that its numbers are not those of sRGB.
+
+    They are kept as they are: a wrong gAMA is commoner than a meant one (programs wrote that of their
+    screen), and Pillow and libvips, through which other datasets are made, ignore it.
+    """
+    chunks = itertools.takewhile(lambda chunk: chunk.name != b"IDAT", png_chunks(data))
+    payloads = {chunk.name: chunk.payload(data) for chunk in chunks}
+    gamma = int.from_bytes(payloads.get(b"gAMA", b"")[:4], "big")
+    if not gamma or not _SAYS_MORE.isdisjoint(payloads) or abs(gamma - _SRGB_GAMMA) <= _GAMMA_SLACK:
+        return ()
+    return (f"Its gAMA chunk states {gamma / 100_000:.5g}, not sRGB's 0.45455: it was not applied.",)
+
+
 # ---- cut off
 
 
@@ -116,7 +135,7 @@ def mend(data: bytes) -> PngStream:
     num_bytes = sum(len(piece) for piece in _inflate(data, header.num_bytes))
     if num_bytes == header.num_bytes:
         return png_stream(_rebuild(data, header, header.height, num_bytes))
-    if has_zero_tail(data):
+    if has_tail(data):
         raise CorruptImageError("corrupt", "The file ends in zero bytes: its last part was never written.")
     if header.is_interlaced:
         why = "it is interlaced (Adam7), so its rows are spread over the whole file and none can be kept"

@@ -117,6 +117,8 @@ def _missing(chunk: Chunk, data: bytes, kind: str) -> str:
 
 _SOS, _END_OF_IMAGE, _RESTARTS = 0xDA, 0xD9, range(0xD0, 0xD8)
 _WITHOUT_PAYLOAD = frozenset({0x01, 0xD8, *_RESTARTS})
+_MOST_PADDING = 64  # bytes, as in `jpeg`
+_NEEDED_BYTES = 8  # too many to decode to the same pixels by chance when they are others
 # Where libjpeg makes zero bits of what is missing, this begins with a one. No FF, so that it is read as
 # entropy-coded; no pattern, so that it decodes to something that shows.
 _JUNK = bytes((n * n * 89 + n * 167 + 165) % 251 for n in range(64))
@@ -174,6 +176,21 @@ def find_scans(data: bytes, begin: int) -> JpegScans:
     whole = data.rstrip(b"\xff")  # the first half of an end marker
     ends += [len(whole)] * is_in_scan
     return JpegScans(whole + END, tuple(ends), is_ended=False)
+
+
+def without_last_bytes(data: bytes, begin: int) -> bytes:
+    """Return a JPEG without the last bytes of its last scan that are not padding.
+
+    One that is whole nevertheless had more of them than its pixels need.
+
+    Args:
+        data: the file.
+        begin: where the entropy-coded bytes of the first scan begin.
+    """
+    scans = find_scans(data, begin)
+    end = scans.ends[-1]
+    end -= min(_MOST_PADDING, len(data[:end]) - len(data[:end].rstrip(b"\0\xff")))
+    return data[: end - _NEEDED_BYTES] + END
 
 
 def _check_restart(marker: int, number: int) -> None:

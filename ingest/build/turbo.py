@@ -16,8 +16,6 @@ import simplejpeg
 from ingest.build.jpeg import (
     END,
     JpegHeader,
-    has_zero_block,
-    has_zero_tail,
     is_complete,
     mcu_size,
     read_jpeg_header,
@@ -58,11 +56,17 @@ class OddSamplingError(CorruptImageError):
 
 
 class CutOffError(CorruptImageError):
-    """A JPEG lacks its end; `data` is the file without what was harmless in it."""
+    """A JPEG lacks a part.
 
-    def __init__(self, code: str, reason: str, data: bytes = b"") -> None:
+    Attributes:
+        data: the file, with an end marker and without what was harmless in it.
+        between_scans: whether it lacks whole scans, and each that is there is whole.
+    """
+
+    def __init__(self, code: str, reason: str, data: bytes = b"", *, between_scans: bool = False) -> None:
         super().__init__(code, reason)
         self.data = data
+        self.between_scans = between_scans
 
 
 def can_decode(header: JpegHeader) -> bool:
@@ -70,24 +74,26 @@ def can_decode(header: JpegHeader) -> bool:
     return header.kind in _KINDS
 
 
-def decode(data: bytes, header: JpegHeader, scale: int, colorspace: str) -> Decoded:
+def decode(
+    data: bytes, header: JpegHeader, scale: int, colorspace: str, *, all_scans: bool = True
+) -> Decoded:
     """Decode every pixel of a JPEG at 1/`scale` of its size.
 
     Args:
         data: the file; what stands behind its end marker is no matter.
         header: of `data`; its kind one that `can_decode` takes.
         scale: 1, 2, 4 or 8.
-        colorspace: "RGB", "RGBX" (a fourth byte of no meaning) or "CMYK" (as stored: Adobe's are inverted).
+        colorspace: "GRAY", "RGB", "RGBX" (a fourth byte of no meaning) or "CMYK" (as stored: Adobe's are
+            inverted).
+        all_scans: whether a picture that lacks some of its scans is refused.
 
     Raises:
-        CutOffError: ``truncated``: the file ends before the picture does.
+        CutOffError: ``truncated``: part of the picture is not in the file.
         OddSamplingError: the sampling factors are not for TurboJPEG.
         CorruptImageError: ``corrupt``.
     """
     size = -(-header.height // scale), -(-header.width // scale)
     notes: list[str] = []
-    if has_zero_block(data, header):
-        raise CorruptImageError("corrupt", "Whole blocks of zero bytes stand where pixels were: a lost part.")
     for _ in range(1 + _MOST_MENDS):
         try:
             pixels = _decode(data, size, scale, colorspace)
@@ -96,6 +102,8 @@ def decode(data: bytes, header: JpegHeader, scale: int, colorspace: str) -> Deco
             notes.append(note)
             header = read_jpeg_header(data)  # what was taken out has moved what stood behind it
         else:
+            if all_scans and not is_complete(data, header):
+                raise CutOffError("truncated", "Scans of the JPEG are missing.", data, between_scans=True)
             return Decoded(pixels, tuple(dict.fromkeys(notes)))
     raise CorruptImageError("corrupt", "The JPEG decodes only with bytes left over among its pixels.")
 
@@ -128,25 +136,16 @@ def _mend(data: bytes, header: JpegHeader, warning: str, *, cut_off: bool) -> tu
         raise OddSamplingError("unsupported", "The sampling factors of the JPEG are not supported.")
     surplus = re.search(r"(\d+) extraneous bytes before marker 0xd([0-79])", warning)
     if surplus and surplus[2] == "9":
-        return without_padding(data, int(surplus[1])), "Bytes left over behind the last pixel."
+        return without_padding(data, header, int(surplus[1])), "Bytes left over behind the last pixel."
     if surplus:
         return without_surplus(data, header), "Bytes left over behind the last pixel."
     if "bad ICC marker" in warning or "extraneous bytes before marker" in warning:
         return without_junk(data), "Bytes that belong to nothing in the header."
     if "Premature end of JPEG" in warning:
-        return _with_end(data, header), _NO_END
+        return data + END, _NO_END
     if "premature end of data segment" in warning and cut_off:
         raise CutOffError("truncated", "The file ends before its picture does.", data)
     raise CorruptImageError("corrupt", f"The JPEG does not decode: {_in_words(warning)}.")
-
-
-def _with_end(data: bytes, header: JpegHeader) -> bytes:
-    """Put the end marker behind a file that lacks it, unless more than that is missing."""
-    if has_zero_tail(data):
-        raise CorruptImageError("corrupt", "The file ends in zero bytes: its last part was never written.")
-    if not is_complete(data, header):
-        raise CutOffError("truncated", "The file ends before its picture does.", data + END)
-    return data + END
 
 
 def _in_words(warning: str) -> str:

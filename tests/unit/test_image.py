@@ -666,6 +666,40 @@ class TestWhatIsTaken:
         data[8192:16384] = bytes(8192)
         assert rejection(bytes(data)).code == "corrupt"
 
+    @pytest.mark.parametrize("fill", [b"\0", b"\xff"])
+    def test_padding_before_the_end_marker(self, fill):
+        """A few bytes are padding; more of them, or any others, are pixels in the wrong place."""
+        data = jpeg()
+        assert len(shrink_image(data[:-2] + 16 * fill + data[-2:], Recipe()).provenance.notes) <= 1
+        error = rejection(data[:-2] + bytes(100) + data[-2:])
+        assert (error.code, "left over" in error.reason) == ("corrupt", True)
+        assert rejection(data[:-2] + bytes(range(1, 20)) + data[-2:]).code == "corrupt"
+
+    @pytest.mark.parametrize("kind", ["8 bits", "12 bits", "lossless"])
+    def test_bytes_that_stand_twice(self, kind):
+        """Where a part of the pixels is repeated, all behind it is shifted, and bytes are left over."""
+        noise = np.random.default_rng(4).integers(0, 255, (160, 200, 3)).astype(np.uint8)
+        data = {
+            "8 bits": lambda: encode_jpeg(noise, 95),
+            "12 bits": lambda: imagecodecs.jpeg8_encode(noise.astype(np.uint16) << 4, bitspersample=12),
+            "lossless": lambda: imagecodecs.jpeg8_encode(noise, lossless=True),
+        }[kind]()
+        assert not shrink_image(data, Recipe()).provenance.notes
+        middle = len(data) // 2
+        assert rejection(data[: middle + 2000] + data[middle:]).code == "corrupt"
+
+    def test_surplus_of_restart_intervals(self):
+        """Whole rows more than stated are left out; what is less than a row stands in the wrong place."""
+        noise = Image.fromarray(np.random.default_rng(4).integers(0, 255, (160, 320, 3)).astype(np.uint8))
+        for options, code in ({"restart_marker_rows": 1}, None), ({"restart_marker_blocks": 5}, "corrupt"):
+            data = saved(noise, "JPEG", quality=95, **options)
+            starts = [found.start() for found in re.finditer(rb"\xff[\xd0-\xd7]", data)]
+            if code is None:  # a header that states less than there is
+                longer = turbo.with_height(data, read_jpeg_header(data), 32)[:-2]
+                assert "left over" in shrink_image(longer, Recipe()).provenance.notes[0]
+            else:
+                assert rejection(data[: starts[8]] + data[starts[0] :]).code == code
+
     def test_box_is_mapped(self):
         """The numbers of the receipt map corners of the kept part to corners of the sample."""
         shrunk = shrink_image(jpeg(640, 480), Recipe(fit="contain"))
@@ -673,6 +707,88 @@ class TestWhatIsTaken:
         assert (made.offset_x, made.offset_y) == (0, 28)
         assert (640 - made.crop_left) * made.scale_x + made.offset_x == pytest.approx(224)
         assert (480 - made.crop_top) * made.scale_y + made.offset_y == pytest.approx(196)
+
+
+def scans_of(data):
+    """Return where the header of each scan begins, and at last where the end marker does."""
+    return [found.start() for found in re.finditer(rb"\xff\xda", data)] + [len(data) - 2]
+
+
+def in_three_scans():
+    """Return a baseline JPEG with a scan for each component: three gray ones, put together."""
+    planes = [saved(Image.fromarray(scene(320, 200)[..., n]), "JPEG", quality=90) for n in range(3)]
+    header = read_jpeg_header(planes[0])
+    frame = next(begin for marker, begin, _ in header.segments if marker == 0xC0)
+    begin = header.segments[-1][1] - 4
+    components = b"".join(bytes([number, 0x11, 0]) for number in (1, 2, 3))
+    head = planes[0][: frame - 2] + struct.pack(">H", 17) + planes[0][frame : frame + 5] + b"\3" + components
+    tables = planes[0][frame + 9 : begin]
+    scans = [
+        b"\xff\xda\0\x08\1" + bytes([number, 0, 0, 63, 0]) + plane[begin + 10 : -2]
+        for number, plane in enumerate(planes, 1)
+    ]
+    return head + tables + b"".join(scans) + b"\xff\xd9"
+
+
+class TestScans:
+    PROGRESSIVE = saved(Image.fromarray(scene(640, 480)), "JPEG", quality=90, progressive=True)
+
+    @pytest.mark.parametrize("ending", [b"", b"\xff\xd9"], ids=["cut", "with an end marker"])
+    @pytest.mark.parametrize("number", [1, 2, -2])
+    def test_a_progressive_picture_without_its_last_scans(self, number, ending):
+        """Truncated, whether an end marker stands behind the scans that are there or not."""
+        data = self.PROGRESSIVE
+        cut = data[: scans_of(data)[number]] + ending
+        error = rejection(cut)
+        assert (error.code, "scans" in error.reason) == ("truncated", True)
+        kept = shrink_image(cut, Recipe(on_truncated="keep")).provenance
+        assert (kept.rows_present, "coarser" in kept.notes[0]) == (1, True)
+        assert shrink_image(data, Recipe()).provenance.notes == ()
+
+    @pytest.mark.parametrize("ending", [b"", b"\xff\xd9"], ids=["cut", "with an end marker"])
+    @pytest.mark.parametrize("number", [1, 2])
+    @pytest.mark.parametrize("policy", ["reject", "keep"])
+    def test_a_picture_without_some_of_its_colours(self, number, ending, policy):
+        """Nothing of it is kept: it would be gray, or of false colours."""
+        data = in_three_scans()
+        assert shrink_image(data, Recipe()).provenance.notes == ()
+        cut = data[: scans_of(data)[number]] + ending
+        assert rejection(cut, Recipe(on_truncated=policy)).code == "truncated"
+        within = data[: scans_of(data)[number] - 500]
+        assert rejection(within, Recipe(on_truncated=policy)).code == "truncated"
+
+    def test_a_height_behind_the_first_scan(self):
+        """A header that states no height is completed from the DNL segment behind the first scan."""
+        data = in_three_scans()
+        second = scans_of(data)[1]
+        dnl = b"\xff\xdc\0\4" + struct.pack(">H", 200)
+        moved = data[:second].replace(struct.pack(">HH", 200, 320), struct.pack(">HH", 0, 320), 1)
+        shrunk = shrink_image(moved + dnl + data[second:], Recipe())
+        assert shrunk == shrink_image(data, Recipe())
+        assert rejection(moved + data[second:]).code == "corrupt"
+
+    def test_jpeg_ls_is_named(self):
+        """JPEG-LS looks like a JPEG, and is none that is read."""
+        head = b"\xff\xd8\xff\xe8\0\4ab"
+        frame = b"\xff\xf7\0\x0b\x08\0\x08\0\x08\1\1\x11\0\xff\xda\0\x08\1\1\0\0\0\0"
+        for data in (head[:2] + frame, head + frame):
+            error = rejection(data)
+            assert (error.code, "JPEG-LS" in error.reason) == ("unsupported", True)
+
+    def test_a_gray_profile_is_applied(self):
+        """To a gray JPEG as to a gray PNG; one for three channels is not."""
+        gray = Image.fromarray(scene(320, 200)[..., 0])
+        profile = imagecodecs.cms_profile("gray", gamma=1.0, whitepoint=(0.3127, 0.329))
+        recipe = Recipe(size=32)
+        plain = shrink_pixels(saved(gray, "JPEG", quality=100), recipe)
+        data = saved(gray, "JPEG", quality=100, icc_profile=profile)
+        assert shrink_image(data, recipe).provenance.profile_use == "converted"
+        expected = shrink_pixels(saved(gray, "PNG", icc_profile=profile), recipe)
+        assert np.abs(shrink_pixels(data, recipe).astype(int) - expected).max() <= 3
+        assert np.abs(plain.astype(int) - expected).max() > 30
+        colour = saved(gray, "JPEG", quality=100, icc_profile=imagecodecs.cms_profile("adobergb"))
+        assert shrink_image(colour, recipe).provenance.profile_use == "ignored"
+        assert (shrink_pixels(colour, recipe) == plain).all()
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the corpus ../shared/data is not here")

@@ -95,6 +95,30 @@ WHOLE = {
 }
 
 
+class TestGamma:
+    @pytest.mark.parametrize(
+        ("gamma", "chunks", "is_noted"),
+        [
+            (None, [], False),
+            (45_455, [], False),
+            (45_000, [], False),
+            (100_000, [], True),
+            (55_555, [(b"cHRM", bytes(32))], True),
+            (100_000, [(b"sRGB", b"\0")], False),
+            (100_000, [(b"cICP", b"\1\x0d\0\1")], False),
+            (0, [], False),
+        ],
+    )
+    def test_a_gamma_that_is_not_applied_is_noted(self, gamma, chunks, is_noted):
+        """Where nothing of more weight says what the numbers mean; the pixels stay as they are."""
+        data = WHOLE["RGB"]
+        listed = chunks + ([] if gamma is None else [(b"gAMA", struct.pack(">I", gamma))])
+        packed = b"".join(png._png_chunk(name, payload) for name, payload in listed)
+        made = shrink_image(data[:33] + packed + data[33:], Recipe(size=32))
+        assert any("gAMA" in note for note in made.provenance.notes) == is_noted
+        assert made.data == shrink_image(data, Recipe(size=32)).data
+
+
 class TestRows:
     @pytest.mark.parametrize("name", WHOLE)
     def test_what_is_kept_are_the_first_rows(self, name):

@@ -1,5 +1,6 @@
 """TIFFs of every kind: what their samples mean, where they are, and what is refused."""
 
+import io
 import struct
 
 import imagecodecs
@@ -7,10 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from ingest.build import tiff, tiff_directory
 from ingest.build.codecs import read_tiff
+from ingest.build.image import shrink_image, shrink_pixels
 from ingest.errors import REJECT_CODES, CorruptImageError
+from ingest.recipe import Recipe
 
 MOST = 200_000_000
 ROWS, COLUMNS = np.mgrid[0:37, 0:53]
@@ -325,7 +329,33 @@ class TestSegments:
         assert code_of(build([whole[0][:40]], tags)) == "truncated"
 
 
+def pages(kinds):
+    """Return a TIFF of plain pages: page n is 20 + n rows of n, and states the n-th kind."""
+    images = [Image.new("RGB", (30, 20 + n), (n, n, n)) for n in range(len(kinds))]
+    file = io.BytesIO()
+    images[0].save(file, "TIFF", save_all=True, append_images=images[1:])
+    data = bytearray(file.getvalue())
+    for offset, kind in zip(tiff.directory_offsets(bytes(data)), kinds, strict=True):
+        (count,) = struct.unpack_from("<H", data, offset)
+        entries = range(offset + 2, offset + 2 + 12 * count, 12)
+        spare = next(
+            at for at in entries if struct.unpack_from("<H", data, at) == (PLANAR,)
+        )  # has its default
+        struct.pack_into("<HHII", data, spare, tiff.NEW_SUBFILE_TYPE, 4, 1, kind)
+    return bytes(data)
+
+
 class TestFirstPage:
+    @pytest.mark.parametrize("kinds", [(1, 0), (1, 4, 0), (0, 1), (2, 1), (1, 1)])
+    def test_the_first_full_picture_counts(self, kinds):
+        """A smaller one of another page, or a mask, before it is left out and noted."""
+        first = next((n for n, kind in enumerate(kinds) if not kind & 5), 0)
+        made = shrink_image(pages(kinds), Recipe(size=8))
+        size = made.provenance.source_height, made.provenance.frames_dropped
+        assert size == (20 + first, len(kinds) - 1)
+        assert len(made.provenance.notes) == (first > 0)
+        assert (shrink_pixels(pages(kinds), Recipe(size=8)) == first).all()
+
     @pytest.mark.parametrize("order", ["<", ">"])
     @pytest.mark.parametrize("is_big", [False, True])
     def test_another_directory_becomes_the_first(self, order, is_big):
