@@ -66,7 +66,12 @@ def run(folder: Path, *words: str) -> dict[str, Any]:
 
 def measure(folder: Path, files: int) -> list[dict[str, Any]]:
     """Run the verbs over a listing of `files` files, and over the next one."""
-    settings = {"raw": str(folder / "listing.parquet"), "dataset": str(folder / "dataset"), "work": "work"}
+    settings = {
+        "raw": str(folder / "listing.parquet"),
+        "columns": {"size": "size", "version": "version"},
+        "dataset": str(folder / "dataset"),
+        "work": "work",
+    }
     (folder / "settings.yaml").write_text(json.dumps(settings))
     scan = ("scan",)
     write_table(folder / "listing.parquet", 0, files, edited=False)
