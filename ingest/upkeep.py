@@ -64,6 +64,13 @@ def _add_verify(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
     verb.add_argument("dataset", help="folder or URL of a sealed dataset")
     verb.add_argument("--cores", type=int, default=os.cpu_count() or 1)
     verb.add_argument("--no-mark", action="store_true", help="leave no marker at shards that are damaged")
+    verb.add_argument(
+        "--against-raw",
+        nargs="?",
+        const="listing",
+        choices=["listing", "content"],
+        help="compare the raw files with the receipts instead, by listing them or by reading them too",
+    )
     return verb
 
 
@@ -71,6 +78,8 @@ def _run_verify(options: argparse.Namespace) -> int:
     """Re-read every byte of a dataset."""
     from ingest.verify import verify  # noqa: PLC0415
 
+    if options.against_raw:
+        return _compare_raw(options.dataset, content=options.against_raw == "content")
     found = verify(options.dataset, cores=options.cores, on_done=show("shard"), mark=not options.no_mark)
     for fault in found.faults:
         print(fault)
@@ -80,6 +89,15 @@ def _run_verify(options: argparse.Namespace) -> int:
     marked = f"; {count(len(found.marked), 'shard')} marked: run snakemake again" if found.marked else ""
     print(f"verify: {count(found.samples, 'sample')}, {format_bytes(found.bytes)} read: {verdict}{marked}")
     return 1 if found.faults else 0
+
+
+def _compare_raw(dataset: str, *, content: bool) -> int:
+    from ingest.against import compare_raw  # noqa: PLC0415
+
+    found = compare_raw(dataset, content=content)
+    for line in found.lines():
+        print(line)
+    return 1 if found.counts else 0
 
 
 def _add_gc(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
