@@ -125,6 +125,7 @@ RECEIPT_SCHEMA = pa.schema(
     [
         pa.field("key", pa.string(), nullable=False),
         pa.field("path", pa.binary(), nullable=False),  # below the root of the raw files
+        pa.field("root", pa.string()),  # URL of that; empty: the path is a whole URL
         pa.field("source", pa.string(), nullable=False),  # URL for a person; bytes that are not UTF-8 as \xNN
         pa.field("source_version", pa.string(), nullable=False),
         pa.field("source_bytes", pa.int64(), nullable=False),

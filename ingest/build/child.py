@@ -194,7 +194,7 @@ def read_raw(raw: str, path: bytes) -> Content:
     Raises:
         StoreError: it cannot be read for a reason that may pass.
     """
-    url = store.join_bytes(raw, path)
+    url = store.place(raw, path)
     try:
         data = _read_twice(url)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -260,6 +260,6 @@ def _require_root(raw: str) -> None:
     Raises:
         StoreError: the root is not there, or is empty.
     """
-    if not store.has_entries(raw):
+    if raw and not store.has_entries(raw):
         message = f"{raw}: is missing or empty on {socket.gethostname()}"
         raise StoreError(f"{message}: mount it there, as it was when it was scanned, and run again")

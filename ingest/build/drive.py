@@ -16,7 +16,7 @@ from ingest.build.planned import read_plan_head, read_planned_shards
 from ingest.build.progress import Progress
 from ingest.build.reuse import gather
 from ingest.build.sample import Shrunk
-from ingest.build.shrink import ShardTask, build_shard, pending_shards
+from ingest.build.shrink import ShardTask, build_shard, pending_shards, places_of
 from ingest.build.tally import DEFAULT_MAX_REJECTS, Tally, too_many, too_many_sentence
 from ingest.errors import BuildError, CorruptShardError, NotSealedError, StoreError
 from ingest.index import read_index
@@ -165,7 +165,7 @@ def _tasks(plan: Path, head: PlanHead, names: set[str], limits: Limits, known: P
     engines = engine_versions()
     for shard in read_planned_shards(plan, head, names):
         yield ShardTask(
-            raw=head.raw,
+            roots=head.roots,
             dataset=head.dataset,
             recipe=head.recipe,
             shard=shard,
@@ -256,9 +256,10 @@ def _try_files(plan: Path, head: PlanHead, name: str, limits: Limits) -> tuple[l
     A read that fails ends it: the build itself says so where it matters.
     """
     shard = next(read_planned_shards(plan, head, {name}))
-    files = [(file.path, file.size) for file in shard.files if file.size <= limits.largest_file]
+    files = [file for file in shard.files if file.size <= limits.largest_file][:_ESTIMATE_FILES]
+    root, wanted = places_of(files, head.roots)
     short = dataclasses.replace(limits, time_limit=min(limits.time_limit, _ESTIMATE_LIMIT_S))
-    results = isolate.decode(files[:_ESTIMATE_FILES], raw=head.raw, recipe=head.recipe, limits=short)
+    results = isolate.decode(wanted, raw=root, recipe=head.recipe, limits=short)
     sizes: list[int] = []
     isolate.start(short)
     begin = time.perf_counter()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ingest.build.changes import Changes, compare, require_few_vanished
+from ingest.build.manifest import read_manifest
 from ingest.build.mixing import WELL_MIXED, mixing
 from ingest.build.plan import PlanSettings, make_plan, warn_of_other_source
 from ingest.build.planned import (
@@ -18,12 +19,12 @@ from ingest.build.planned import (
     Plan,
     PlanHead,
     ShardHead,
+    describe_roots,
     read_inputs,
     read_plan,
     read_plan_head,
     write_plan,
 )
-from ingest.build.scan import read_manifest
 from ingest.errors import CorruptShardError, NotSealedError, StoreError
 from ingest.forgotten import read_forgotten
 from ingest.index import read_index
@@ -31,7 +32,7 @@ from ingest.shard import read_receipt
 from ingest.units import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from ingest.index import Index
@@ -82,13 +83,13 @@ def update_plan(
     inputs = fingerprint(manifest, settings, forgotten)
     if not reshuffle and read_inputs(plan) == inputs:
         return Planned(read_plan_head(plan), None, changed=False)
-    raw, files = read_manifest(manifest)
+    roots, files = read_manifest(manifest)
     before = read_history(plan, settings)
-    warn_of_other_source(before.head if before else None, raw, settings.dataset)
-    after = make_plan(raw, files, settings, before, forgotten=forgotten, reshuffle=reshuffle)
+    warn_of_other_source(before.head if before else None, roots, settings.dataset)
+    after = make_plan(roots, files, settings, before, forgotten=forgotten, reshuffle=reshuffle)
     changes = compare(before, after, files)
     if not allow_delete and settings.missing == "drop":
-        require_few_vanished(changes, raw)
+        require_few_vanished(changes, describe_roots(roots))
     _say_mixing(after)
     changed = not dry and write_plan(plan, after, inputs)
     return Planned(after.head, changes if before else None, changed=changed)
@@ -147,9 +148,11 @@ def read_history(plan: Path, settings: PlanSettings) -> Plan | None:
 def _from_receipts(index: Index, settings: PlanSettings) -> Plan:
     names = [(split, shard.name) for split, shards in sorted(index.splits.items()) for shard in shards]
     logger.info("plan: reading the history of %s from %s", settings.dataset, count(len(names), "receipt"))
-    tables = [_planned_rows(read_receipt(settings.dataset, name)[1]) for _, name in names]
+    receipts = [read_receipt(settings.dataset, name)[1].select(_RECEIPT_COLUMNS) for _, name in names]
+    roots = sorted({root or "" for receipt in receipts for root in receipt["root"].unique().to_pylist()})
+    tables = [_planned_rows(receipt, roots) for receipt in receipts]
     head = PlanHead(
-        raw="",
+        roots=tuple(roots),
         dataset=settings.dataset,
         recipe=index.recipe,
         classes=index.classes,
@@ -159,10 +162,15 @@ def _from_receipts(index: Index, settings: PlanSettings) -> Plan:
     return Plan(head, pa.concat_tables([PLAN_SCHEMA.empty_table(), *tables]))
 
 
-def _planned_rows(receipt: pa.Table) -> pa.Table:
-    renamed = {"size": "source_bytes", "version": "source_version"}
-    columns = [receipt[renamed.get(name, name)] for name in PLAN_SCHEMA.names]
-    return pa.table(columns, names=PLAN_SCHEMA.names).cast(PLAN_SCHEMA)
+_RENAMED = {"size": "source_bytes", "version": "source_version"}
+_RECEIPT_COLUMNS = [_RENAMED.get(name, name) for name in PLAN_SCHEMA.names]
+
+
+def _planned_rows(receipt: pa.Table, roots: Sequence[str]) -> pa.Table:
+    """Return the rows of a receipt, which has the URL of each root, as those of a plan."""
+    places = pa.compute.index_in(receipt["root"].fill_null(""), value_set=pa.array(roots, pa.string()))
+    receipt = receipt.set_column(receipt.schema.get_field_index("root"), "root", places)
+    return receipt.rename_columns(PLAN_SCHEMA.names).cast(PLAN_SCHEMA)
 
 
 def _heads(names: Iterable[tuple[str, str]], tables: Iterable[pa.Table]) -> Iterable[ShardHead]:

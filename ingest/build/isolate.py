@@ -117,7 +117,7 @@ def decode(
         except _EndedError as error:
             ended = error
         if ended is not None and before:
-            yield _give_up(store.join_bytes(raw, files[done][0]), ended, limits)
+            yield _give_up(store.place(raw, files[done][0]), ended, limits)
             done += 1
         before = ended is not None and not before
 

@@ -84,15 +84,15 @@ def key_prefix(root: Root) -> bytes:
     return root.name.encode(errors="surrogateescape") + b"\0" if root.name else b""
 
 
-def read_manifest(path: Path) -> tuple[str, pa.Table]:
-    """Return the first root that was scanned and the rows of its manifest.
+def read_manifest(path: Path) -> tuple[tuple[str, ...], pa.Table]:
+    """Return the roots that were scanned, without their names, and the rows of their manifest.
 
     Raises:
         StoreError: it is missing or cannot be read.
     """
     try:
         table = pq.read_table(path)
-        return read_roots(table.schema)[0].url, table
+        return tuple(root.url for root in read_roots(table.schema)), table
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise StoreError(
             f"{path}: no manifest that can be read ({error}): run `ingest scan` again"

@@ -19,13 +19,13 @@ import pyarrow.compute as pc
 from ingest import store
 from ingest.build.artifact import DEMO_FOLDER
 from ingest.build.deal import choose_shard_size, deal, extend_classes, in_order, rank
-from ingest.build.planned import PLAN_SCHEMA, Plan, PlanHead, ShardHead, one_array
+from ingest.build.planned import PLAN_SCHEMA, Plan, PlanHead, ShardHead, describe_roots, one_array
 from ingest.build.splits import Shares, settle
 from ingest.errors import BuildError
 from ingest.index import INDEX_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -54,7 +54,7 @@ class PlanSettings:
 
 
 def make_plan(
-    raw: str,
+    roots: Sequence[str],
     manifest: pa.Table,
     settings: PlanSettings,
     before: Plan | None = None,
@@ -68,8 +68,8 @@ def make_plan(
     the listing, so that files sorted by class do not make shards of one class.
 
     Args:
-        raw: root of the raw files.
-        manifest: columns of `ingest.build.scan.MANIFEST_SCHEMA`.
+        roots: folders of the raw files, in the order that the manifest numbers them in.
+        manifest: columns of `ingest.build.manifest.MANIFEST_SCHEMA`.
         settings: how to plan.
         before: the plan before this one, whose places and class ids are kept.
         forgotten: keys of files that must not be in the dataset.
@@ -85,7 +85,9 @@ def make_plan(
         logger.warning("plan: %s", sentence)
     files = _with_classes(settled.files, classes).select([*PLAN_SCHEMA.names, "split"])
     if before is not None and settings.missing == "keep":
-        files = pa.concat_tables([files, _missing(before, files.schema, manifest["key"])])
+        gone = _missing(before, files.schema, manifest["key"])
+        roots, numbers = join_roots(roots, before.head.roots)
+        files = pa.concat_tables([files, _with_roots(gone, numbers)])
     files = _without(files, forgotten)
     _require_distinct(files["key"])
     files, ranks = _chosen(files, settings)
@@ -101,7 +103,7 @@ def make_plan(
     rows = files.take(pa.array(order)).combine_chunks()
     salt = f"{settings.recipe.hash()} {'labelled' if classes else 'unlabelled'}"
     head = PlanHead(
-        raw=raw,
+        roots=tuple(roots),
         dataset=settings.dataset,
         recipe=settings.recipe,
         classes=classes,
@@ -121,6 +123,19 @@ def _missing(before: Plan, schema: pa.Schema, listed: pa.ChunkedArray) -> pa.Tab
     gone = before.rows.append_column("split", before.places().splits)
     absent = pc.invert(pc.is_in(gone["key"], value_set=one_array(listed)))
     return gone.filter(absent).select(schema.names).cast(schema)
+
+
+def join_roots(roots: Sequence[str], before: Sequence[str]) -> tuple[Sequence[str], list[int]]:
+    """Return all roots of two lists, those of the first in their places, and the places of the second's."""
+    joined = list(dict.fromkeys([*roots, *before]))
+    joined = [*roots, *(root for root in joined if root not in roots)]
+    return joined, [joined.index(root) for root in before]
+
+
+def _with_roots(files: pa.Table, numbers: Sequence[int]) -> pa.Table:
+    """Number the roots of files anew."""
+    found = pa.array(numbers, pa.int16()).take(files["root"])
+    return files.set_column(files.schema.get_field_index("root"), files.schema.field("root"), found)
 
 
 def _without(files: pa.Table, forgotten: frozenset[str]) -> pa.Table:
@@ -188,27 +203,28 @@ def _hash(text: pa.Buffer, salt: str) -> str:
     return digest.hexdigest()[:8]
 
 
-def warn_of_other_source(before: PlanHead | None, raw: str, dataset: str) -> None:
+def warn_of_other_source(before: PlanHead | None, roots: Sequence[str], dataset: str) -> None:
     """Say so where a dataset was planned from another root before; refuse to put the sample in its place.
 
     Args:
-        before: the plan before; its root is empty where the history comes from the dataset itself.
-        raw: root of the raw files now.
+        before: the plan before, if there was one.
+        roots: folders of the raw files now.
         dataset: where the shards go.
 
     Raises:
-        BuildError: `raw` is the sample made by code, and the dataset is of something else.
+        BuildError: the raw files are the sample made by code, and the dataset is of something else.
     """
-    is_sample = raw == store.normalise(DEMO_FOLDER)
-    if before is None or not before.raw:
+    is_sample = tuple(roots) == (store.normalise(DEMO_FOLDER),)
+    if before is None:
         is_default = dataset.startswith(f"{store.normalise(DEMO_FOLDER)}-")
         if is_sample and not is_default and store.exists(store.join(dataset, INDEX_NAME)):
             message = f"{dataset}: holds a dataset, and the config key 'raw' is empty"
             raise BuildError(f"{message}: set it, or choose another 'dataset' for the sample photos")
         return
-    if before.raw == raw:
+    if set(before.roots) <= set(roots):
         return
+    old, new = describe_roots(before.roots), describe_roots(roots)
     if is_sample:
-        message = f"{before.dataset}: was built from {before.raw}, and the config key 'raw' is empty now"
+        message = f"{before.dataset}: was built from {old}, and the config key 'raw' is empty now"
         raise BuildError(f"{message}: set it, or choose another 'dataset' for the sample photos")
-    logger.warning("plan: %s was built from %s before, and is now from %s", before.dataset, before.raw, raw)
+    logger.warning("plan: %s was built from %s before, and is now from %s", before.dataset, old, new)

@@ -16,7 +16,7 @@ from ingest.errors import StoreError
 from ingest.recipe import Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 PLAN_SCHEMA = pa.schema(
@@ -27,6 +27,7 @@ PLAN_SCHEMA = pa.schema(
         pa.field("version", pa.string(), nullable=False),
         pa.field("label", pa.string()),
         pa.field("class_id", pa.int32()),
+        pa.field("root", pa.int16(), nullable=False),  # place in `PlanHead.roots`
     ]
 )
 
@@ -40,6 +41,7 @@ class PlannedFile(NamedTuple):
     version: str
     label: str | None
     class_id: int | None
+    root: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class PlanHead:
     """Everything of a plan but its rows.
 
     Attributes:
-        raw: root of the raw files.
+        roots: folders of the raw files; below an empty one, paths are whole URLs.
         dataset: where the shards go.
         recipe: how each picture is shrunk.
         classes: label of each class id; an id stays a label's own, even after its last file is gone.
@@ -78,7 +80,7 @@ class PlanHead:
         dealing: `PlanSettings.dealing` that the files were dealt with.
     """
 
-    raw: str
+    roots: tuple[str, ...]
     dataset: str
     recipe: Recipe
     classes: tuple[str, ...]
@@ -118,6 +120,11 @@ class Plan:
             rows = _rows(self.rows.slice(begin, shard.files))
             yield PlannedShard(shard.name, shard.split, tuple(PlannedFile(*row) for row in rows))
             begin += shard.files
+
+
+def describe_roots(roots: Sequence[str]) -> str:
+    """Return for a person where files come from."""
+    return ", ".join(filter(None, roots)) or "a table of URLs"
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
@@ -180,7 +187,7 @@ def read_inputs(path: Path) -> str | None:
 def _head_from_json(data: bytes) -> PlanHead:
     values = json.loads(data)
     return PlanHead(
-        raw=values["raw"],
+        roots=tuple(values["roots"]),
         dataset=values["dataset"],
         recipe=Recipe.from_dict(values["recipe"]),
         classes=tuple(values["classes"]),
@@ -198,7 +205,7 @@ def read_plan(path: Path) -> Plan:
     head = read_plan_head(path)
     try:
         return Plan(head, pq.read_table(path).select(PLAN_SCHEMA.names).replace_schema_metadata(None))
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, KeyError) as error:
         raise StoreError(f"{path}: no plan that can be read ({error}): run `ingest plan` again") from error
 
 

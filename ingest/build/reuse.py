@@ -88,7 +88,7 @@ class Pool:
         """Return what is known of the files of a planned shard."""
         if not len(self):
             return Origins()
-        wanted = np.array([mark(file.path, file.version, file.size) for file in files], np.uint64)
+        wanted = np.array([mark(file.key, file.path, file.version, file.size) for file in files], np.uint64)
         found = np.minimum(np.searchsorted(self._marks, wanted), len(self) - 1)
         hits = np.flatnonzero(self._marks[found] == wanted)
         others = {file.size for number, file in enumerate(files) if number not in set(hits.tolist())}
@@ -114,14 +114,14 @@ class Pool:
         return pa.concat_tables(taken).take(pa.array(back))
 
 
-def mark(path: bytes, version: str, size: int) -> int:
+def mark(key: str, path: bytes, version: str, size: int) -> int:
     """Return 64 bits that tell one state of one file from others; whoever must be sure compares all."""
-    text = b"%b\0%b\0%d" % (path, version.encode(errors="surrogateescape"), size)
+    text = b"%b\0%b\0%b\0%d" % (key.encode(), path, version.encode(errors="surrogateescape"), size)
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
 def _marks_of(table: pa.RecordBatch) -> NDArray[np.uint64]:
-    columns = (table[name].to_pylist() for name in ("path", "source_version", "source_bytes"))
+    columns = (table[name].to_pylist() for name in ("key", "path", "source_version", "source_bytes"))
     return np.array([mark(*values) for values in zip(*columns, strict=True)], np.uint64)
 
 
@@ -246,7 +246,8 @@ class Copier:
 
 
 def _is_of(row: Mapping[str, Any], file: PlannedFile) -> bool:
-    return (row["path"], row["source_version"], row["source_bytes"]) == (file.path, file.version, file.size)
+    known = (row["key"], row["path"], row["source_version"], row["source_bytes"])
+    return known == (file.key, file.path, file.version, file.size)
 
 
 def merge_engines(versions: Sequence[Mapping[str, str]]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from ingest import store
 from ingest.build import twins
 from ingest.build.artifact import replace_if_changed
 from ingest.build.folders import ListSettings, Reader, list_folder
-from ingest.build.manifest import MANIFEST_SCHEMA, read_manifest, write_rows
+from ingest.build.manifest import MANIFEST_SCHEMA, write_rows
 from ingest.build.memory import remember
 from ingest.build.sources import Raw, Root, Source, name_sources, read_source
 from ingest.build.tables import list_table
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from ingest.build.folders import Candidate
 
-__all__ = ["MANIFEST_SCHEMA", "ScanSummary", "describe_skipped", "read_manifest", "scan"]
+__all__ = ["MANIFEST_SCHEMA", "ScanSummary", "describe_skipped", "scan"]
 
 logger = logging.getLogger(__name__)
 

@@ -23,6 +23,7 @@ from ingest.build.duplicates import (
     marks_of,
     write_duplicates,
 )
+from ingest.build.planned import describe_roots
 from ingest.build.tally import Tally, too_many, too_many_sentence
 from ingest.errors import BuildError
 from ingest.index import Index, ShardEntry, write_index
@@ -139,8 +140,8 @@ def _nothing_sealed(head: PlanHead, rejects: pa.Table) -> str:
     codes = ", ".join(f"{number} {code}" for code, number in list(count_codes(rejects).items())[:3])
     example = rejects.slice(0, 1).to_pylist()[0]
     return (
-        f"{head.raw}: none of {count(rejects.num_rows, 'file')} became a sample ({codes}; first "
-        f"{example['source']}: {example['reason']}): set the config key 'raw' to a folder of photos"
+        f"{describe_roots(head.roots)}: none of {count(rejects.num_rows, 'file')} became a sample ({codes}; "
+        f"first {example['source']}: {example['reason']}): set the config key 'raw' to a folder of photos"
     )
 
 

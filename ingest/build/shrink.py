@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from ingest.build.limits import DEFAULT_LIMITS, Limits, format_limit
 from ingest.build.reuse import Copied, Copier, Origins, merge_engines
 from ingest.build.sample import Provenance
 from ingest.build.tally import Tally
-from ingest.errors import CorruptImageError, DeviceError
+from ingest.errors import CorruptImageError, DeviceError, StoreError
 from ingest.shard import Member, ShardSummary, TarWriter, read_receipt, write_receipt
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class ShardTask:
     """Everything a worker needs to build one shard.
 
     Attributes:
-        raw: root of the raw files.
+        roots: folders of the raw files; below an empty one, paths are whole URLs.
         dataset: where the shard goes.
         recipe: how each picture is shrunk.
         shard: its name and files.
@@ -55,7 +56,7 @@ class ShardTask:
         origins: what is known of the files from older shards.
     """
 
-    raw: str
+    roots: tuple[str, ...]
     dataset: str
     recipe: Recipe
     shard: PlannedShard
@@ -101,11 +102,11 @@ def _may_be_mended(head: PlanHead, name: str, limits: Limits) -> bool:
     """Return whether a file that shard `name` lacks may become a sample by now."""
     _, receipt = read_receipt(head.dataset, name)
     before = Limits.from_json(store.read_bytes(store.join(head.dataset, f"{name}.retry")))
-    rows = receipt.select(["path", "code", "source_sha256"]).to_pylist()
+    rows = receipt.select(["path", "root", "code", "source_sha256"]).to_pylist()
     return any(
         limits.allow_more_than(before, row["code"])
         if is_limited(row)
-        else _is_readable(head.raw, row["path"])
+        else _is_readable(head.roots[0] if len(head.roots) == 1 else row["root"] or "", row["path"])
         for row in rows
         if is_passing(row)
     )
@@ -125,10 +126,10 @@ def is_passing(row: dict[str, Any]) -> bool:
     return row.get("code") == "unreadable" or is_limited(row)
 
 
-def _is_readable(raw: str, path: bytes) -> bool:
+def _is_readable(root: str, path: bytes) -> bool:
     """Return whether the whole file can be read: a bad sector may lie anywhere in it."""
     try:
-        store.read_bytes(store.join_bytes(raw, path))
+        store.read_bytes(store.place(root, path))
     except OSError:
         return False
     return True
@@ -182,6 +183,7 @@ def _outcomes(task: ShardTask) -> Generator[tuple[PlannedFile, Decoded | Copied]
                 yield file, next(copies) or _decode_alone(task, file)
             else:
                 decoded = next(results)
+                _require_root(task, file, decoded)
                 copied = copier.of_content(decoded.sha256) if decoded.result is None else decoded
                 yield file, copied or _decode_alone(task, file)
 
@@ -189,8 +191,29 @@ def _outcomes(task: ShardTask) -> Generator[tuple[PlannedFile, Decoded | Copied]
 def _decode(
     task: ShardTask, files: Sequence[PlannedFile], known: frozenset[str] = frozenset()
 ) -> Generator[Decoded]:
-    wanted = [(file.path, file.size) for file in files]
-    return decode(wanted, raw=task.raw, recipe=task.recipe, limits=task.limits, known=known)
+    root, wanted = places_of(files, task.roots)
+    return decode(wanted, raw=root, recipe=task.recipe, limits=task.limits, known=known)
+
+
+def places_of(files: Sequence[PlannedFile], roots: Sequence[str]) -> tuple[str, list[tuple[bytes, int]]]:
+    """Return the root of files, and path and size of each; of several roots none, and their whole URLs."""
+    used = {file.root for file in files}
+    if len(used) == 1:
+        return roots[used.pop()], [(file.path, file.size) for file in files]
+    return "", [(os.fsencode(store.place(roots[file.root], file.path)), file.size) for file in files]
+
+
+def _require_root(task: ShardTask, file: PlannedFile, decoded: Decoded) -> None:
+    """Tell a file that is gone from a disk that is not mounted, where files of several roots are mixed.
+
+    Raises:
+        StoreError: the root of an unreadable file is missing or empty.
+    """
+    root = task.roots[file.root]
+    is_fault = isinstance(decoded.result, CorruptImageError) and decoded.result.code == "unreadable"
+    if is_fault and root and not store.has_entries(root):
+        message = f"{store.redact(root)}: is missing or empty"
+        raise StoreError(f"{message}: mount it there, as it was when it was scanned, and run again")
 
 
 def _decode_alone(task: ShardTask, file: PlannedFile) -> Decoded:
@@ -267,13 +290,14 @@ class _ShardWork:
         return Tally(files=1, rejects={code: 1}, examples={code: f"{row['source']}: {reason}"})
 
     def _identity(self, planned: PlannedFile, done: Decoded | Copied) -> dict[str, Any]:
-        source = store.join(self._task.raw, planned.path.decode("utf-8", "backslashreplace"))
+        root, name = self._task.roots[planned.root], planned.path.decode("utf-8", "backslashreplace")
         sha256 = done.row["source_sha256"] if isinstance(done, Copied) else done.sha256
         num_bytes = planned.size if isinstance(done, Copied) or sha256 is None else done.num_bytes
         return {
             "key": planned.key,
             "path": planned.path,
-            "source": source,
+            "root": root,
+            "source": store.join(root, name) if root else name,
             "source_version": planned.version,
             "source_bytes": num_bytes,
             "source_sha256": sha256,

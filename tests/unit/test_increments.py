@@ -27,7 +27,7 @@ Row = tuple[bytes, int, str, str, str | None]
 
 def _manifest(rows: list[Row]) -> pa.Table:
     full = [(make_key(row[0]), *row) for row in rows]
-    columns = [dict(zip(MANIFEST_SCHEMA.names, row, strict=False)) for row in full]
+    columns = [{**dict(zip(MANIFEST_SCHEMA.names, row, strict=False)), "root": 0} for row in full]
     return pa.Table.from_pylist(columns, schema=MANIFEST_SCHEMA)
 
 
@@ -43,7 +43,7 @@ def _settings(**changes: object) -> PlanSettings:
 
 
 def _plan(rows: list[Row], before: Plan | None = None, *, reshuffle: bool = False, **changes: object) -> Plan:
-    return make_plan("/raw", _manifest(rows), _settings(**changes), before, reshuffle=reshuffle)
+    return make_plan(("/raw",), _manifest(rows), _settings(**changes), before, reshuffle=reshuffle)
 
 
 def _names(plan: Plan) -> set[str]:
@@ -191,7 +191,7 @@ def test_forgotten_file_stays_away() -> None:
 
     for listed in (rows, rows[10:]):
         after = make_plan(
-            "/raw", _manifest(listed), _settings(missing="keep"), before, forgotten=frozenset({key})
+            ("/raw",), _manifest(listed), _settings(missing="keep"), before, forgotten=frozenset({key})
         )
         assert _paths(after) == sorted(row[0] for row in rows if row != rows[3])
         assert len(_names(after) - _names(before)) == 1

@@ -31,7 +31,9 @@ from ingest.store import normalise
 def _manifest(rows: list[tuple[bytes, int, str, str, str | None]]) -> pa.Table:
     names = MANIFEST_SCHEMA.names
     full = [(make_key(row[0]), *row) for row in rows]
-    return pa.Table.from_pylist([dict(zip(names, row, strict=False)) for row in full], schema=MANIFEST_SCHEMA)
+    return pa.Table.from_pylist(
+        [{**dict(zip(names, row, strict=False)), "root": 0} for row in full], schema=MANIFEST_SCHEMA
+    )
 
 
 def _rows(number: int, classes: int = 3) -> list[tuple[bytes, int, str, str, str | None]]:
@@ -41,7 +43,7 @@ def _rows(number: int, classes: int = 3) -> list[tuple[bytes, int, str, str, str
 
 
 def _plan(rows: list[tuple[bytes, int, str, str, str | None]], **changes: object) -> Plan:
-    return make_plan("/raw", _manifest(rows), _settings(**changes))
+    return make_plan(("/raw",), _manifest(rows), _settings(**changes))
 
 
 def _shards(rows: list[tuple[bytes, int, str, str, str | None]], **changes: object) -> list[PlannedShard]:
@@ -132,14 +134,14 @@ def test_labels_rename_every_shard() -> None:
 def test_sample_photos_do_not_replace_a_dataset(caplog: pytest.LogCaptureFixture) -> None:
     """Another raw folder for a planned dataset is said; the sample made by code is refused."""
     before = _plan(_rows(4)).head
-    warn_of_other_source(None, "/raw", "/d")
+    warn_of_other_source(None, ("/raw",), "/d")
 
-    warn_of_other_source(before, "/raw", "/d")
+    warn_of_other_source(before, ("/raw",), "/d")
     assert caplog.records == []
-    warn_of_other_source(before, "/other", "/d")
+    warn_of_other_source(before, ("/other",), "/d")
     assert "was built from /raw before, and is now from /other" in caplog.text
     with pytest.raises(BuildError, match="'raw' is empty now"):
-        warn_of_other_source(before, normalise(DEMO_FOLDER), "/d")
+        warn_of_other_source(before, (normalise(DEMO_FOLDER),), "/d")
 
 
 def test_sample_photos_do_not_replace_a_dataset_planned_elsewhere(tmp_path: Path) -> None:
@@ -147,7 +149,7 @@ def test_sample_photos_do_not_replace_a_dataset_planned_elsewhere(tmp_path: Path
     (tmp_path / "dataset.json").write_text("{}")
 
     with pytest.raises(BuildError, match=r"holds a dataset, and the config key 'raw' is empty"):
-        warn_of_other_source(None, normalise(DEMO_FOLDER), str(tmp_path))
+        warn_of_other_source(None, (normalise(DEMO_FOLDER),), str(tmp_path))
 
 
 def test_classes_are_numbered_in_sorted_order() -> None:
@@ -212,7 +214,7 @@ def test_plan_file_gives_back_the_plan(tmp_path: Path) -> None:
 
     assert read_plan(tmp_path / "p.parquet") == plan
     head = read_plan_head(tmp_path / "p.parquet")
-    assert (head.raw, head.dataset, head.recipe, head.num_files) == ("/raw", "/d", Recipe(), 20)
+    assert (head.roots, head.dataset, head.recipe, head.num_files) == (("/raw",), "/d", Recipe(), 20)
     wanted = {shards[1].name, shards[3].name}
     assert list(read_planned_shards(tmp_path / "p.parquet", head, wanted)) == [shards[1], shards[3]]
 

@@ -82,7 +82,7 @@ def _build(folder: Path, out: str = "out", **changes: object) -> PlanHead:
 
 def _task(head: PlanHead, shard, known: Pool) -> ShardTask:
     return ShardTask(
-        raw=head.raw,
+        roots=head.roots,
         dataset=head.dataset,
         recipe=head.recipe,
         shard=shard,
@@ -208,7 +208,7 @@ def test_damaged_sample_is_decoded_instead(tmp_path: Path, raw: Path, decoded: l
     """A flipped bit in an older shard is not passed on: the photo is decoded again."""
     _build(tmp_path)
     decoded.clear()
-    for tar in (tmp_path / "out").rglob("*.tar"):
+    for tar in sorted((tmp_path / "out").rglob("*.tar")):
         name = str(tar.relative_to(tmp_path / "out").with_suffix(""))
         row = read_receipt(str(tmp_path / "out"), name)[1].to_pylist()[1]
         if row["status"] == "sample":

@@ -39,7 +39,7 @@ def _build_missing(folder: Path, head: PlanHead, *, seal_it: bool = True) -> Non
     missing = missing_shards(head)
     for shard in read_planned_shards(folder / "p.parquet", head, set(missing)):
         task = ShardTask(
-            raw=head.raw, dataset=head.dataset, recipe=head.recipe, shard=shard,
+            roots=head.roots, dataset=head.dataset, recipe=head.recipe, shard=shard,
             labelled=bool(head.classes), engines=engine_versions(),
         )  # fmt: skip
         build_shard(task, lambda _: None)

@@ -44,7 +44,7 @@ def _task(folder: Path, files: dict[str, tuple[bytes | None, int | None]], **cha
         size = 7 if data is None else len(data)
         planned.append(PlannedFile(make_key(name.encode()), name.encode(), size, "v", label, class_id))
     values = {
-        "raw": str(folder / "raw"),
+        "roots": (str(folder / "raw"),),
         "dataset": str(folder / "out"),
         "recipe": Recipe(),
         "labelled": True,
@@ -56,7 +56,9 @@ def _task(folder: Path, files: dict[str, tuple[bytes | None, int | None]], **cha
 
 def _head(task: ShardTask) -> PlanHead:
     shards = (ShardHead(NAME, "train", 1, 0),)
-    return PlanHead(raw=task.raw, dataset=task.dataset, recipe=task.recipe, classes=("c0",), shards=shards)
+    return PlanHead(
+        roots=task.roots, dataset=task.dataset, recipe=task.recipe, classes=("c0",), shards=shards
+    )
 
 
 def _ignore(_: Tally) -> None:
@@ -107,7 +109,11 @@ def test_shard_holds_its_files_in_order(tmp_path: Path) -> None:
         assert data[image.offset : image.offset + 2] == b"\xff\xd8"
         assert data[label.offset : label.offset + label.size] == b"%d" % (number % 3)
     first = receipt.to_pylist()[0]
-    assert (first["source"], first["source_width"], first["source_height"]) == (f"{task.raw}/0.jpg", 320, 240)
+    assert (first["source"], first["source_width"], first["source_height"]) == (
+        f"{task.roots[0]}/0.jpg",
+        320,
+        240,
+    )
     assert len(first["source_sha256"]) == 64
 
 
@@ -216,7 +222,7 @@ def test_crash_costs_one_file(tmp_path: Path) -> None:
         10, 6, {"crashed": 2, "timed_out": 1, "out_of_memory": 1},
     )  # fmt: skip
     assert total.examples["timed_out"] == (
-        f"{task.raw}/HANG: Decoding takes longer than 2 s: raise 'time_limit' to have it tried again."
+        f"{task.roots[0]}/HANG: Decoding takes longer than 2 s: raise 'time_limit' to have it tried again."
     )
     rows = {row["path"].decode(): row for row in read_receipt(task.dataset, NAME)[1].to_pylist()}
     assert (rows["SEGFAULT"]["source_bytes"], len(rows["SEGFAULT"]["source_sha256"])) == (8, 64)
@@ -377,7 +383,7 @@ def test_unmounted_root_is_no_reject(tmp_path: Path, state: str) -> None:
     if state == "empty":
         (tmp_path / "raw").mkdir()
 
-    with pytest.raises(StoreError, match=f"{task.raw}: is missing or empty on .*: mount it"):
+    with pytest.raises(StoreError, match=f"{task.roots[0]}: is missing or empty on .*: mount it"):
         build_shard(task, _ignore)
 
     assert store.list_files(task.dataset) == {}

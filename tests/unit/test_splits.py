@@ -44,7 +44,7 @@ def _splits(settled: Settled) -> dict[str, str]:
 
 def _plan(manifest: pa.Table, before: Plan | None = None, **changes: Any) -> Plan:
     wanted = PlanSettings(dataset="/d", recipe=Recipe(), samples_per_shard=4, split=_SHARES, **changes)
-    return make_plan("/raw", manifest, wanted, before)
+    return make_plan(("/raw",), manifest, wanted, before)
 
 
 def _planned(plan: Plan) -> dict[str, str]:
@@ -162,7 +162,7 @@ def test_conflicts_are_told_with_examples(caplog: pytest.LogCaptureFixture) -> N
     )
 
     settled = settle(manifest)
-    make_plan("/raw", manifest, PlanSettings(dataset="/d", recipe=Recipe()))
+    make_plan(("/raw",), manifest, PlanSettings(dataset="/d", recipe=Recipe()))
 
     assert {frozenset(paths) for paths in settled.crossing} == {frozenset({"train/a/1", "val/a/1"})}
     assert {frozenset(paths) for paths in settled.torn} == {frozenset({"train/a/2", "train/b/2"})}

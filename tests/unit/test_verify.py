@@ -219,7 +219,7 @@ def _build(folder, raw):
     head = history.update_plan(manifest, file, settings, allow_delete=True).head
     for wanted in planned.read_planned_shards(file, head, set(drive.missing_shards(head))):
         task = shrink.ShardTask(
-            raw=head.raw,
+            roots=head.roots,
             dataset=head.dataset,
             recipe=head.recipe,
             shard=wanted,
