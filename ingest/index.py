@@ -193,11 +193,13 @@ def write_index(dataset: str, index: Index) -> bool:
     """Switch the dataset to `index` in one step, and keep it; return False if it already stood there.
 
     Raises:
+        CorruptShardError: the index that stands there is of a later format version.
         StoreError: the place cannot be read or written.
     """
     url, data = store.join(dataset, INDEX_NAME), index.to_json()
     before = store.read_bytes(url) if store.exists(url) else None
     if before is not None:
+        _require_no_later(before, url)
         _keep(dataset, before)  # it may be of an ingest that kept none, or its build was cut off
     if before == data:
         return False
@@ -205,6 +207,21 @@ def write_index(dataset: str, index: Index) -> bool:
     # Where the same index stood there before, its file becomes the newest: `ingest gc` looks at that.
     store.write_bytes(kept_url(dataset, _version_of(data)), data)
     return True
+
+
+def _require_no_later(data: bytes, url: str) -> None:
+    """Refuse to replace an index that this program is too old to read; one that is broken may go."""
+    found = _format_version_of(data)
+    if found > FORMAT_VERSION:
+        message = f"{url}: format version {found} found, {FORMAT_VERSION} expected, so it was not replaced"
+        raise CorruptShardError(f"{message}: use an ingest of its time, or another place for the dataset")
+
+
+def _format_version_of(data: bytes) -> int:
+    try:
+        return int(json.loads(data)["format_version"])
+    except (ValueError, KeyError, TypeError):
+        return 0
 
 
 def _keep(dataset: str, data: bytes) -> None:

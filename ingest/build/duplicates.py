@@ -107,12 +107,12 @@ def find_duplicates(dataset: str, marks: Mapping[str, NDArray[np.uint64]]) -> pa
         StoreError: a read failed in a way that may pass.
     """
     repeated = _repeated(np.concatenate([np.empty(0, np.uint64), *marks.values()]))
-    names = [name for name, mine in marks.items() if np.isin(mine, repeated).any()]
+    names = [name for name, mine in marks.items() if _among(mine, repeated).any()]
     found = [DUPLICATES_SCHEMA.empty_table()]
     for _, receipt in read_all(dataset, names, ("status", *_COLUMNS)) if names else ():
         rows = samples_of(receipt).select(_COLUMNS)
         rows = rows.filter(_is_hash(rows["source_sha256"]))
-        rows = rows.filter(pa.array(np.isin(_marks(rows["source_sha256"]), repeated)))
+        rows = rows.filter(pa.array(_among(_marks(rows["source_sha256"]), repeated)))
         found.append(rows.rename_columns(DUPLICATES_SCHEMA.names).cast(DUPLICATES_SCHEMA))
     order = [("sha256", "ascending"), ("source", "ascending"), ("key", "ascending")]
     return _only_repeated(pa.concat_tables(found)).sort_by(order).combine_chunks()
@@ -121,6 +121,15 @@ def find_duplicates(dataset: str, marks: Mapping[str, NDArray[np.uint64]]) -> pa
 def _repeated(marks: NDArray[np.uint64]) -> NDArray[np.uint64]:
     ordered = np.sort(marks)
     return np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+
+
+def _among(marks: NDArray[np.uint64], ordered: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return which marks are in a sorted array; `np.isin` would sort it again for each receipt."""
+    if not len(ordered):
+        return np.zeros(len(marks), np.bool_)
+    places = np.searchsorted(ordered, marks)
+    found: NDArray[np.bool_] = ordered[np.minimum(places, len(ordered) - 1)] == marks
+    return found
 
 
 def _only_repeated(rows: pa.Table) -> pa.Table:

@@ -152,3 +152,16 @@ def test_broken_index_is_not_kept(tmp_path: Path) -> None:
     assert write_index(str(tmp_path), _index())
 
     assert kept_versions(str(tmp_path)) == [read_index(str(tmp_path)).version]
+
+
+def test_index_of_a_later_format_is_not_replaced(tmp_path: Path) -> None:
+    """An older ingest does not write over what it cannot read, and says what to do."""
+    path = tmp_path / "dataset.json"
+    path.write_text('{"format_version": 99}')
+
+    with pytest.raises(
+        CorruptShardError, match="format version 99 found, 1 expected, so it was not replaced: "
+    ):
+        write_index(str(tmp_path), _index())
+
+    assert path.read_text() == '{"format_version": 99}'
