@@ -15,6 +15,7 @@ from ingest import store
 from ingest.build.encode import decode
 from ingest.errors import CorruptImageError, CorruptShardError
 from ingest.shard import Member, ShardSummary, format_offsets, members_of, read_receipt, samples_of
+from ingest.units import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -146,7 +147,7 @@ def _where(hit: dict[str, str], receipt: pa.Table) -> str:
     if "image_crc32" not in receipt.schema.names or samples["image_crc32"].null_count:
         return "bytes were changed, in which sample its receipt cannot tell"
     return (
-        f"bytes of {len(hit)} pictures were changed" if hit else "bytes outside of the pictures were changed"
+        f"bytes of {count(len(hit), 'picture')} were changed" if hit else "bytes outside of the pictures were changed"
     )
 
 

@@ -287,7 +287,7 @@ def test_flipped_bit_names_the_sample_it_hit(dataset):
     faults = _faults(dataset)
 
     assert len(faults) == 2
-    assert "its SHA-256 is not that of the index: bytes of 1 pictures were changed: remove " in faults[0]
+    assert "its SHA-256 is not that of the index: bytes of 1 picture were changed: remove " in faults[0]
     said = f"sample {rows[2]['key']} ({rows[2]['source']}) does not hold the bytes that were written: remove "
     assert said in faults[1]
 
