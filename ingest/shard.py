@@ -1,6 +1,6 @@
 """The format of one shard: a USTAR file of samples, its offsets, and its receipt.
 
-    <split>/<number>-<hash8>.tar      members of a sample adjacent: <key>.jpg [<key>.cls]
+    <split>/<number>-<hash8>.tar      members of a sample adjacent: <key>.jpg [.cls] [.json] [.txt]
     <split>/<number>-<hash8>.idx      offsets for NVIDIA DALI, version v1.2 of its format
     <split>/<number>-<hash8>.parquet  receipt: one row a file of the plan, sample or reject
 
@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import tarfile
+from itertools import chain
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -133,6 +134,8 @@ RECEIPT_SCHEMA = pa.schema(
         pa.field("split", pa.string(), nullable=False),
         pa.field("label", pa.string()),
         pa.field("class_id", pa.int32()),
+        pa.field("text", pa.string()),  # caption
+        pa.field("meta", pa.string()),  # all else that was said of it: a JSON object
         pa.field("status", pa.string(), nullable=False),  # "sample" or "rejected"
         pa.field("code", pa.string()),
         pa.field("reason", pa.string()),
@@ -167,6 +170,10 @@ RECEIPT_SCHEMA = pa.schema(
         pa.field("image_crc32", pa.int64()),
         pa.field("class_offset", pa.int64()),
         pa.field("class_bytes", pa.int64()),
+        pa.field("json_offset", pa.int64()),
+        pa.field("json_bytes", pa.int64()),
+        pa.field("txt_offset", pa.int64()),
+        pa.field("txt_bytes", pa.int64()),
         pa.field("pixels", pa.int64()),
         pa.field("pixel_sum", pa.list_(pa.int64())),  # of R, G and B
         pa.field("pixel_sum_squares", pa.list_(pa.int64())),
@@ -249,8 +256,31 @@ def read_receipt(dataset: str, name: str) -> tuple[ShardSummary, pa.Table]:
 def _require_places(samples: pa.Table) -> None:
     columns = ("image_field", "image_offset", "image_bytes")
     empty = [name for name in columns if samples[name].null_count]
-    if empty or samples["class_offset"].null_count != samples["class_bytes"].null_count:
-        raise ValueError(f"samples without {empty[0] if empty else 'a place for their class'}")
+    empty += [
+        begin
+        for begin, size in _OTHER_PLACES.values()
+        if samples[begin].null_count != samples[size].null_count
+    ]
+    if empty:
+        raise ValueError(f"samples without {empty[0]}")
+
+
+_OTHER_PLACES = {
+    "cls": ("class_offset", "class_bytes"),
+    "json": ("json_offset", "json_bytes"),
+    "txt": ("txt_offset", "txt_bytes"),
+}
+"""Columns of the place of each field beside the picture, in the order of the tar."""
+
+
+def places_of(members: Sequence[Member]) -> dict[str, Any]:
+    """Return the columns of a receipt that say where the members of a sample lie, the picture first."""
+    image, *others = members
+    places = {"image_field": image.field, "image_offset": image.offset, "image_bytes": image.size}
+    for member in others:
+        begin, size = _OTHER_PLACES[member.field]
+        places |= {begin: member.offset, size: member.size}
+    return places
 
 
 def _summary_from_dict(values: dict[str, Any]) -> ShardSummary:
@@ -304,9 +334,10 @@ def format_offsets(samples: Iterable[tuple[str, Sequence[Member]]], num_samples:
 
 def members_of(receipt: pa.Table) -> Iterator[tuple[str, list[Member]]]:
     """Yield key and members of each sample of a receipt, in the order of the tar."""
-    columns = ("key", "image_field", "image_offset", "image_bytes", "class_offset", "class_bytes")
+    columns = ["key", "image_field", "image_offset", "image_bytes", *chain(*_OTHER_PLACES.values())]
     for row in samples_of(receipt).select(columns).to_pylist():
         members = [Member(row["image_field"], row["image_offset"], row["image_bytes"])]
-        if row["class_offset"] is not None:
-            members.append(Member("cls", row["class_offset"], row["class_bytes"]))
+        for field, (begin, size) in _OTHER_PLACES.items():
+            if row[begin] is not None:
+                members.append(Member(field, row[begin], row[size]))
         yield row["key"], members

@@ -53,7 +53,7 @@ def build_shards(folder: Path, head: PlanHead) -> list[str]:
     for shard in read_planned_shards(folder / "p.parquet", head, set(missing)):
         task = ShardTask(
             roots=head.roots, dataset=head.dataset, recipe=head.recipe, shard=shard,
-            labelled=bool(head.classes), engines=engine_versions(),
+            labelled=bool(head.classes), engines=engine_versions(), extras=head.extras,
         )  # fmt: skip
         build_shard(task, lambda _: None)
     return missing

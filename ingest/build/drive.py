@@ -16,7 +16,7 @@ from ingest.build.planned import read_plan_head, read_planned_shards
 from ingest.build.progress import Progress
 from ingest.build.reuse import gather
 from ingest.build.sample import Shrunk
-from ingest.build.shrink import ShardTask, build_shard, pending_shards, places_of
+from ingest.build.shrink import ShardTask, build_shard, pending_shards, urls_of
 from ingest.build.tally import DEFAULT_MAX_REJECTS, Tally, too_many, too_many_sentence
 from ingest.errors import BuildError, CorruptShardError, NotSealedError, StoreError
 from ingest.index import read_index
@@ -173,6 +173,7 @@ def _tasks(plan: Path, head: PlanHead, names: set[str], limits: Limits, known: P
             engines=engines,
             limits=limits,
             origins=known.origins(shard.files),
+            extras=head.extras,
         )
 
 
@@ -257,7 +258,7 @@ def _try_files(plan: Path, head: PlanHead, name: str, limits: Limits) -> tuple[l
     """
     shard = next(read_planned_shards(plan, head, {name}))
     files = [file for file in shard.files if file.size <= limits.largest_file][:_ESTIMATE_FILES]
-    root, wanted = places_of(files, head.roots)
+    root, wanted = urls_of(files, head.roots)
     short = dataclasses.replace(limits, time_limit=min(limits.time_limit, _ESTIMATE_LIMIT_S))
     results = isolate.decode(wanted, raw=root, recipe=head.recipe, limits=short)
     sizes: list[int] = []

@@ -81,7 +81,7 @@ def sort_facts(values: Mapping[str, Any], roles: Roles) -> Facts:
         label=kept,
         split=read_split(split),
         text=None if text is None else _to_text(text),
-        meta=to_json(rest) if rest else None,
+        meta=to_json(rest).encode(errors="replace").decode() if rest else None,
         group=None if group is None else _to_text(group),
     )
 
@@ -142,7 +142,8 @@ def _to_number(name: str, value: Any) -> Any:  # noqa: ANN401
 
 
 def _to_text(value: Any) -> str:  # noqa: ANN401
-    return value if isinstance(value, str) else to_json(value)
+    text = value if isinstance(value, str) else to_json(value)
+    return text.encode(errors="replace").decode()  # JSON may escape half a character
 
 
 def to_json(value: Any) -> str:  # noqa: ANN401

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from ingest import store
 from ingest.build.artifact import DEMO_FOLDER
 from ingest.build.deal import choose_shard_size, deal, extend_classes, in_order, rank
-from ingest.build.planned import PLAN_SCHEMA, Plan, PlanHead, ShardHead, describe_roots, one_array
+from ingest.build.planned import EXTRAS, PLAN_SCHEMA, Plan, PlanHead, ShardHead, describe_roots, one_array
 from ingest.build.splits import Shares, settle
 from ingest.errors import BuildError
 from ingest.index import INDEX_NAME
@@ -90,6 +90,7 @@ def make_plan(
         files = pa.concat_tables([files, _with_roots(gone, numbers)])
     files = _without(files, forgotten)
     _require_distinct(files["key"])
+    extras = tuple(field for field, name in EXTRAS.items() if files[name].null_count < len(files))
     files, ranks = _chosen(files, settings)
     kept = before if before and not reshuffle and before.head.dealing == tuple(settings.dealing) else None
     places = deal(
@@ -101,7 +102,7 @@ def make_plan(
     )
     order = in_order(places)
     rows = files.take(pa.array(order)).combine_chunks()
-    salt = f"{settings.recipe.hash()} {'labelled' if classes else 'unlabelled'}"
+    salt = " ".join([settings.recipe.hash(), "labelled" if classes else "unlabelled", *extras])
     head = PlanHead(
         roots=tuple(roots),
         dataset=settings.dataset,
@@ -109,6 +110,7 @@ def make_plan(
         classes=classes,
         shards=tuple(_heads(rows, places.numbers[order], salt)),
         dealing=tuple(settings.dealing),
+        extras=extras,
     )
     return Plan(head, rows.select(PLAN_SCHEMA.names).cast(PLAN_SCHEMA))
 
@@ -188,6 +190,10 @@ def _lines(rows: pa.Table) -> tuple[pa.Buffer, NDArray[np.int64]]:
     columns = [
         one_array(rows[name]).cast(pa.large_string()) for name in ("key", "size", "version", "class_id")
     ]
+    for name in EXTRAS.values():
+        if rows[name].null_count < len(rows):  # with its length, so that no two rows read the same
+            values = one_array(rows[name]).cast(pa.large_string())
+            columns += [pc.binary_length(values).cast(pa.large_string()), values]
     space, newline = pa.scalar(" ", pa.large_string()), pa.scalar("\n", pa.large_string())
     lines = pc.binary_join_element_wise(
         *columns, newline, space, null_handling="replace", null_replacement="None"

@@ -28,8 +28,13 @@ PLAN_SCHEMA = pa.schema(
         pa.field("label", pa.string()),
         pa.field("class_id", pa.int32()),
         pa.field("root", pa.int16(), nullable=False),  # place in `PlanHead.roots`
+        pa.field("text", pa.string()),  # caption
+        pa.field("meta", pa.string()),  # a JSON object
     ]
 )
+
+EXTRAS = {"json": "meta", "txt": "text"}
+"""Fields of a sample beside its picture and class, in their order, and the column that each is of."""
 
 
 class PlannedFile(NamedTuple):
@@ -42,6 +47,8 @@ class PlannedFile(NamedTuple):
     label: str | None
     class_id: int | None
     root: int = 0
+    text: str | None = None
+    meta: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,6 +85,8 @@ class PlanHead:
         classes: label of each class id; an id stays a label's own, even after its last file is gone.
         shards: name, split, number of files and raw bytes of each shard, in order.
         dealing: `PlanSettings.dealing` that the files were dealt with.
+        extras: fields beside picture and class that every sample has: ``json`` and ``txt``, if any file has
+            metadata, a caption.
     """
 
     roots: tuple[str, ...]
@@ -86,6 +95,7 @@ class PlanHead:
     classes: tuple[str, ...]
     shards: tuple[ShardHead, ...]
     dealing: tuple[Any, ...] = ()
+    extras: tuple[str, ...] = ()
 
     @property
     def num_files(self) -> int:
@@ -193,6 +203,7 @@ def _head_from_json(data: bytes) -> PlanHead:
         classes=tuple(values["classes"]),
         shards=tuple(ShardHead(*shard) for shard in values["shards"]),
         dealing=tuple(values["dealing"]),
+        extras=tuple(values["extras"]),
     )
 
 

@@ -175,7 +175,7 @@ def make_index(head: PlanHead, summaries: Sequence[ShardSummary], rejects: dict[
         recipe=head.recipe,
         engines=_common_engines(summaries),
         classes=head.classes,
-        fields=(head.recipe.image_field, "cls") if head.classes else (head.recipe.image_field,),
+        fields=(head.recipe.image_field, *(["cls"] if head.classes else []), *head.extras),
         splits={name: tuple(entries) for name, entries in splits.items()},
         rejects=rejects,
         mean=mean,

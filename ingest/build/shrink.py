@@ -22,7 +22,7 @@ from ingest.build.reuse import Copied, Copier, Origins, merge_engines
 from ingest.build.sample import Provenance
 from ingest.build.tally import Tally
 from ingest.errors import CorruptImageError, DeviceError, StoreError
-from ingest.shard import Member, ShardSummary, TarWriter, read_receipt, write_receipt
+from ingest.shard import ShardSummary, TarWriter, places_of, read_receipt, write_receipt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -54,6 +54,7 @@ class ShardTask:
         engines: versions that the worker must have, or its bytes would differ from those of others.
         limits: what the decoding of each file may cost.
         origins: what is known of the files from older shards.
+        extras: fields that every sample has beside picture and class, see `PlanHead`.
     """
 
     roots: tuple[str, ...]
@@ -64,6 +65,7 @@ class ShardTask:
     engines: dict[str, str]
     limits: Limits = DEFAULT_LIMITS
     origins: Origins = dataclasses.field(default_factory=Origins)
+    extras: tuple[str, ...] = ()
 
 
 def pending_shards(
@@ -191,11 +193,11 @@ def _outcomes(task: ShardTask) -> Generator[tuple[PlannedFile, Decoded | Copied]
 def _decode(
     task: ShardTask, files: Sequence[PlannedFile], known: frozenset[str] = frozenset()
 ) -> Generator[Decoded]:
-    root, wanted = places_of(files, task.roots)
+    root, wanted = urls_of(files, task.roots)
     return decode(wanted, raw=root, recipe=task.recipe, limits=task.limits, known=known)
 
 
-def places_of(files: Sequence[PlannedFile], roots: Sequence[str]) -> tuple[str, list[tuple[bytes, int]]]:
+def urls_of(files: Sequence[PlannedFile], roots: Sequence[str]) -> tuple[str, list[tuple[bytes, int]]]:
     """Return the root of files, and path and size of each; of several roots none, and their whole URLs."""
     used = {file.root for file in files}
     if len(used) == 1:
@@ -279,8 +281,9 @@ class _ShardWork:
         data: bytes,
         writer: TarWriter,
     ) -> Tally:
-        members = writer.add(planned.key, sample_fields(self._task.recipe, data, planned.class_id))
-        places = {**_places(members), "image_crc32": zlib.crc32(data)}
+        fields = sample_fields(self._task.recipe, data, planned.class_id)
+        fields |= extra_fields(self._task.extras, planned)
+        places = {**places_of(writer.add(planned.key, fields)), "image_crc32": zlib.crc32(data)}
         self.rows.append({**row, "status": "sample", **description, **places})
         self.samples += 1
         return Tally(files=1, enlarged=int(description["upscaled"]))
@@ -304,6 +307,8 @@ class _ShardWork:
             "split": self._task.shard.split,
             "label": planned.label,
             "class_id": planned.class_id,
+            "text": planned.text,
+            "meta": planned.meta,
         }
 
     def summarise(self, num_bytes: int, sha256: str) -> ShardSummary:
@@ -333,6 +338,12 @@ def sample_fields(recipe: Recipe, image: bytes, class_id: int | None) -> dict[st
     return fields if class_id is None else {**fields, "cls": str(class_id).encode()}
 
 
+def extra_fields(extras: Iterable[str], planned: PlannedFile) -> dict[str, bytes]:
+    """Return the fields beside picture and class: metadata as a JSON object, the caption; or empty ones."""
+    values = {"json": planned.meta or "{}", "txt": planned.text or ""}
+    return {field: values[field].encode() for field in extras}
+
+
 def _description(shrunk: Shrunk) -> dict[str, Any]:
     # Not `asdict`, which copies every value: a tenth of what the worker does for a file.
     described = {name: getattr(shrunk.provenance, name) for name in _PROVENANCE}
@@ -353,11 +364,3 @@ def moments(histogram: Sequence[int]) -> tuple[int, list[int], list[int]]:
     """
     counts = np.array(histogram, np.int64).reshape(3, 256)
     return int(counts[0].sum()), (counts @ _LEVELS).tolist(), (counts @ _LEVELS**2).tolist()
-
-
-def _places(members: list[Member]) -> dict[str, Any]:
-    image, *rest = members
-    places = {"image_field": image.field, "image_offset": image.offset, "image_bytes": image.size}
-    for member in rest:
-        places |= {"class_offset": member.offset, "class_bytes": member.size}
-    return places

@@ -105,9 +105,9 @@ def _sort_rows(
         if url is None:
             reader.skipped["row without a URL"] += 1
             continue
-        is_below, path = resolve(source.root.url, url)
-        root = numbers[0] if is_below else numbers[1]
         try:
+            is_below, path = resolve(source.root.url, url)
+            root = numbers[0] if is_below else numbers[1]
             state = _stated(values, settings)
             facts = sort_facts(values, settings.roles)
         except ValueError as error:
