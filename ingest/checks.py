@@ -146,9 +146,8 @@ def _where(hit: dict[str, str], receipt: pa.Table) -> str:
     samples = samples_of(receipt)
     if "image_crc32" not in receipt.schema.names or samples["image_crc32"].null_count:
         return "bytes were changed, in which sample its receipt cannot tell"
-    return (
-        f"bytes of {count(len(hit), 'picture')} were changed" if hit else "bytes outside of the pictures were changed"
-    )
+    where = f"bytes of {count(len(hit), 'picture')}" if hit else "bytes outside of the pictures"
+    return f"{where} were changed"
 
 
 def _tar_faults(data: bytes, samples: dict[str, list[Member]], fields: tuple[str, ...]) -> Iterator[str]:
