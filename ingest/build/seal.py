@@ -27,6 +27,7 @@ from ingest.build.planned import describe_roots
 from ingest.build.tally import Tally, too_many, too_many_sentence
 from ingest.errors import BuildError
 from ingest.index import Index, ShardEntry, write_index
+from ingest.receipts import read_part
 from ingest.shard import REJECT_COLUMNS, REJECTS_NAME, ShardSummary, format_offsets, members_of, read_receipt
 from ingest.units import count
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _READERS = 16
+_COLUMNS = ("status", "source_sha256", *REJECT_COLUMNS)
 
 
 class _Part(NamedTuple):
@@ -100,9 +102,13 @@ def seal(head: PlanHead, missing: Sequence[str], max_rejects: float | None = Non
 
 def _seal_shard(dataset: str, name: str, present: dict[str, int]) -> _Part:
     """Write the offsets of a shard that has none yet; return what its receipt says."""
+    if f"{name}.idx" in present:  # its whole receipt was read when that was written
+        summary, rows = read_part(dataset, name, _COLUMNS)
+        _require_size(summary, present)
+        return _Part(summary, _rejected(rows), marks_of(rows))
     summary, rows = read_receipt(dataset, name)
     _require_size(summary, present)
-    if summary.samples and f"{name}.idx" not in present:
+    if summary.samples:
         offsets = format_offsets(members_of(rows), summary.samples)
         store.write_bytes(store.join(dataset, f"{name}.idx"), offsets)
     return _Part(summary, _rejected(rows), marks_of(rows))

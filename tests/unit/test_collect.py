@@ -277,3 +277,22 @@ def test_command_prints_what_went(folder: Path, capsys: pytest.CaptureFixture[st
     assert "gc: removed 4 files, " in capsys.readouterr().out
     assert main(arguments) == 0
     assert capsys.readouterr().out.startswith("gc: removed 0 files, 0 bytes; ")
+
+
+def test_dataset_in_a_bucket_is_cleared(folder: Path) -> None:
+    """Without folders and links the same goes and the same stays."""
+    bucket = f"memory://{folder.parent.name}"
+    older, current = _older(folder / "out"), read_index(str(folder / "out")).version
+    listed = [name for name in store.list_files(str(folder / "out")) if not name.startswith(".")]
+    for name in sorted(listed, key=lambda name: (folder / "out" / name).stat().st_mtime):
+        store.write_bytes(f"{bucket}/{name}", (folder / "out" / name).read_bytes())
+    (folder / "work").mkdir()
+
+    found = collect(bucket, folder / "work", grace=0, now=9e9)
+
+    assert (found.indexes, found.files) == ((older,), 4)
+    assert set(store.list_files(bucket)) == set(listed) - {
+        f"history/dataset-{older}.json",
+        *(f"{name}{ending}" for name in found.shards for ending in (".tar", ".idx", ".parquet")),
+    }
+    assert read_index(bucket, current) == read_index(bucket)
