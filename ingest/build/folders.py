@@ -115,71 +115,76 @@ def list_folder(source: Source, number: int, settings: ListSettings, reader: Rea
             to be looked at cannot be read in a way that may pass.
     """
     _require_folder(source)
-    folders = _top_folders(source.root.url)
-    has_splits = has_split_folders(folders)
-    depth = 2 if has_splits else 1
-    seen: set[bytes] = set()
+    top = _top_folders(source.root.url)
+    folder = _Folder(source, number, settings, reader, has_splits=has_split_folders(top))
     infos = store.walk(source.root.url, pass_by=is_passed_by)
     runs = sidecars.families(infos) if settings.sidecars else ([info] for info in infos)
+    seen: set[bytes] = set()
     for run in _in_order(_judge_all(source, run, reader) for run in runs):
-        for candidate in _candidates(source, run, settings, reader, has_splits=has_splits):
-            *class_folder, _ = candidate.path.split(b"/", depth)
-            if len(class_folder) == depth:
-                seen.add(b"/".join(class_folder))
-            yield candidate._replace(root=number)
+        for candidate in folder.candidates(run):
+            seen.add(candidate.path[: candidate.path.rfind(b"/") + 1])
+            yield candidate
     if settings.folder_labels and source.kind == "folder":
-        empty = _count_empty(source.root.url, folders, seen, has_splits=has_splits)
+        empty = _count_empty(source.root.url, top, seen, has_splits=folder.has_splits)
         reader.skipped.update({"empty folder": empty} if empty else {})
 
 
-def _candidates(
-    source: Source, run: list[_Verdict], settings: ListSettings, reader: Reader, *, has_splits: bool
-) -> Iterator[Candidate]:
-    sides: dict[bytes, dict[bytes, bytes]] = {}
-    chosen: list[FileInfo] = []
-    for info, found, mark in run:
-        look = found.result() if isinstance(found, Future) else found
-        if mark is not None:
-            reader.memory.keep(mark, look)
-        if look.data is not None:
-            sides.setdefault(stem_of(info.path), {})[suffix_of(info.path)] = look.data
-        elif look.kind is not None:
-            reader.skipped[look.kind] += 1
-        else:
-            chosen.append(info)
-    for info in chosen:
-        if has_splits:
-            _require_split(source.root.url, info.path)
-        facts = _facts_of(info, sides.get(stem_of(info.path), {}), settings, reader)
-        yield _candidate(info, facts, settings, has_splits=has_splits)
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Folder:
+    """A folder that is listed: makes candidates of what was found of its files."""
 
+    source: Source
+    number: int
+    settings: ListSettings
+    reader: Reader
+    has_splits: bool
 
-def _facts_of(info: FileInfo, sides: dict[bytes, bytes], settings: ListSettings, reader: Reader) -> Facts:
-    """Return what side files say of a picture; a broken one says nothing, and is counted."""
-    try:
-        return sidecars.read_facts(sides, sidecars.side_roles(settings.roles))
-    except ValueError as error:
-        reader.skipped["broken side file"] += 1
-        if reader.skipped["broken side file"] == 1:
-            logger.warning(
-                "scan: the side file of %s is left out: %s",
-                info.path.decode(errors="backslashreplace"),
-                error,
-            )
-        return NO_FACTS
+    def candidates(self, run: list[_Verdict]) -> Iterator[Candidate]:
+        """Yield the candidates of a run, with what the side files in it say of them."""
+        sides: dict[bytes, dict[bytes, bytes]] = {}
+        chosen: list[FileInfo] = []
+        for info, found, mark in run:
+            look = found.result() if isinstance(found, Future) else found
+            if mark is not None:
+                self.reader.memory.keep(mark, look)
+            if look.data is not None:
+                sides.setdefault(stem_of(info.path), {})[suffix_of(info.path)] = look.data
+            elif look.kind is not None:
+                self.reader.skipped[look.kind] += 1
+            else:
+                chosen.append(info)
+        for info in chosen:
+            if self.has_splits:
+                _require_split(self.source.root.url, info.path)
+            yield self._candidate(info, self._facts(info, sides) if sides else NO_FACTS)
 
+    def _facts(self, info: FileInfo, sides: dict[bytes, dict[bytes, bytes]]) -> Facts:
+        """Return what side files say of a picture; a broken one says nothing, and is counted."""
+        roles = sidecars.side_roles(self.settings.roles)
+        try:
+            return sidecars.read_facts(sides.get(stem_of(info.path), {}), roles)
+        except ValueError as error:
+            self.reader.skipped["broken side file"] += 1
+            if self.reader.skipped["broken side file"] == 1:
+                name = info.path.decode(errors="backslashreplace")
+                logger.warning("scan: the side file of %s is left out: %s", name, error)
+            return NO_FACTS
 
-def _candidate(info: FileInfo, facts: Facts, settings: ListSettings, *, has_splits: bool) -> Candidate:
-    split, label = place(info.path, has_splits=has_splits)
-    stated = facts.split or split
-    return Candidate(
-        *info,
-        None if settings.split == "none" else stated,
-        facts.label if facts.label is not None or not settings.folder_labels else label,
-        text=facts.text,
-        meta=facts.meta,
-        group=group_of_file(info.path, facts, settings),
-    )
+    def _candidate(self, info: FileInfo, facts: Facts) -> Candidate:
+        split, label = place(info.path, has_splits=self.has_splits)
+        if not self.settings.folder_labels:
+            label = None
+        return Candidate(
+            info.path,
+            info.size,
+            info.version,
+            None if self.settings.split == "none" else facts.split or split,
+            label if facts.label is None else facts.label,
+            self.number,
+            facts.text,
+            facts.meta,
+            group_of_file(info.path, facts, self.settings),
+        )
 
 
 def group_of_file(path: bytes, facts: Facts, settings: ListSettings) -> str | None:
@@ -279,12 +284,14 @@ def _top_folders(url: str) -> list[str]:
     ]
 
 
-def _count_empty(url: str, folders: list[str], seen: set[bytes], *, has_splits: bool) -> int:
-    """Return how many class folders hold no candidate."""
+def _count_empty(url: str, folders: list[str], seen: Iterable[bytes], *, has_splits: bool) -> int:
+    """Return how many class folders hold no candidate; `seen`: the folders that do, with a slash behind."""
     if has_splits:
         splits = [name for name in folders if name.lower() in SPLIT_NAMES]
         folders = [f"{split}/{name}" for split in splits for name in _top_folders(store.join(url, split))]
-    return sum(name.encode(errors="surrogateescape") not in seen for name in folders)
+    depth = 2 if has_splits else 1
+    full = {b"/".join(folder.split(b"/", depth)[:depth]) for folder in seen}
+    return sum(name.encode(errors="surrogateescape") not in full for name in folders)
 
 
 def _require_split(root: str, path: bytes) -> None:

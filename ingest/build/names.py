@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING
 
@@ -35,17 +36,26 @@ _PICTURE_SUFFIXES = frozenset(
 
 Shrink looks whether they are, and names what is none."""
 
+_REMEMBERED = 4096  # folders: those of files that stand together in a listing
+
 _ESCAPED = re.compile(r"\\x[0-9a-f]{2}")
 
 
 def skip_reason(path: bytes) -> str | None:
     """Return why the file at `path` is no candidate by its name: ``hidden`` or ``litter``; else None."""
-    parts = path.split(b"/")
+    folder, _, name = path.rpartition(b"/")
+    reason = _skip_folder(folder)
+    if reason is not None or name.startswith(b"."):
+        return reason or "hidden"
+    return "litter" if name.lower() in _LITTER_NAMES or suffix_of(name) in _SIDE_SUFFIXES else None
+
+
+@functools.lru_cache(_REMEMBERED)
+def _skip_folder(folder: bytes) -> str | None:
+    parts = folder.split(b"/")
     if any(part.startswith(b".") for part in parts):
         return "hidden"
-    if any(part.lower() in _LITTER_NAMES for part in parts) or suffix_of(path) in _SIDE_SUFFIXES:
-        return "litter"
-    return None
+    return "litter" if any(part.lower() in _LITTER_NAMES for part in parts) else None
 
 
 def claims_to_be_a_picture(path: bytes) -> bool:
@@ -65,6 +75,7 @@ def stem_of(path: bytes) -> bytes:
     return path[: -len(suffix) - 1] if suffix else path
 
 
+@functools.lru_cache(_REMEMBERED)
 def label_of(name: bytes) -> str:
     r"""Return the label of a class folder: its name, letter for letter; no two folders share one.
 

@@ -44,8 +44,9 @@ def stems_of_pictures(run: Iterable[FileInfo]) -> frozenset[bytes]:
 
 def is_side_file(info: FileInfo, stems: frozenset[bytes]) -> bool:
     """Return whether a file may say something of one of the pictures with `stems`."""
-    is_small = 0 < info.size <= MOST_BYTES
-    return is_small and suffix_of(info.path) in SIDE_SUFFIXES and stem_of(info.path) in stems
+    if not stems or not 0 < info.size <= MOST_BYTES:
+        return False
+    return suffix_of(info.path) in SIDE_SUFFIXES and stem_of(info.path) in stems
 
 
 def read_facts(sides: Mapping[bytes, bytes], roles: Roles) -> Facts:
