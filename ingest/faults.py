@@ -92,6 +92,7 @@ _CONNECTION_ERRORS = (
     ("azure.core.exceptions", "IncompleteReadError"),
     ("azure.core.exceptions", "ServiceRequestError"),
     ("azure.core.exceptions", "ServiceResponseError"),
+    ("botocore.exceptions", "ConnectionError"),
     ("botocore.exceptions", "FlexibleChecksumError"),
     ("botocore.exceptions", "HTTPClientError"),
     ("botocore.exceptions", "IncompleteReadError"),
@@ -138,8 +139,8 @@ def passes(error: BaseException) -> bool:
     causes = list(_causes(error))
     if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes):
         return False
-    status = _first_status(error)
-    return status in _PASSING_STATUS if status else any(_is_of_the_network(cause) for cause in causes)
+    # A body that was cut short has a status of its own for aiohttp, 400.
+    return any(_is_of_the_network(cause) for cause in causes) or _first_status(error) in _PASSING_STATUS
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -2,7 +2,8 @@
 
 `ingest.build.isolate` starts it and talks to it over a socket. What comes in is an `Order`. What goes out for
 each of its files, in order, is a `Begun` once the file has been read and, when it is done, the sample or the
-reject; or an error that is not the file's fault, and nothing more of that order. Whatever a file does to this
+reject; or an error that is not the file's fault, and nothing more of that order. A `Notice` may come before
+any of these. Whatever a file does to this
 process, nobody else is hurt: when it dies, hangs or has no memory left, the other side sees it.
 """
 
@@ -12,12 +13,14 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import resource
 import select
 import signal
 import socket
 import sys
+import threading
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,6 +40,9 @@ if TYPE_CHECKING:
 
 READ_AHEAD = 4
 """Files read before they are needed: hides the latency of a disk or network behind the decoding."""
+
+READ_AHEAD_FROM_STORE = 16
+"""The same for what comes from a store, which answers late, but many at a time: of 50 ms, 3 are left."""
 
 _READ_AHEAD_BYTES = 64 * 10**6
 # Beside the file that is decoded: 20 photos of a telephone, and little beside the pixels of one.
@@ -74,6 +80,12 @@ class Begun(NamedTuple):
     sha256: str | None
 
 
+class Notice(NamedTuple):
+    """A warning for a person, as of a store that does not answer yet."""
+
+    text: str
+
+
 class Content(NamedTuple):
     """A raw file, or why it cannot be read."""
 
@@ -91,7 +103,8 @@ def main() -> None:
     descriptor, lifeline, memory_limit = (int(text) for text in sys.argv[1:])
     _follow(lifeline)
     _limit_memory(memory_limit)
-    with Connection(descriptor) as parent, ThreadPoolExecutor(READ_AHEAD) as pool:
+    with Connection(descriptor) as parent, ThreadPoolExecutor(READ_AHEAD_FROM_STORE) as pool:
+        logging.getLogger("ingest").addHandler(_Messenger(parent))
         parent.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         while parent.poll(_IDLE_S):
             try:
@@ -131,6 +144,26 @@ def _limit_memory(memory_limit: int) -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
+class _Messenger(logging.Handler):
+    """Hands warnings on to the parent: nobody sees what this process prints."""
+
+    def __init__(self, parent: Connection) -> None:
+        super().__init__(logging.WARNING)
+        self._parent = parent
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _send(self._parent, Notice(record.getMessage()))
+
+
+_SENDING = threading.Lock()
+
+
+def _send(parent: Connection, message: object) -> None:
+    """Send a message; threads that read send warnings between those of the one that decodes."""
+    with _SENDING:
+        parent.send(message)
+
+
 # ---- orders
 
 
@@ -139,11 +172,11 @@ def _work(order: Order, parent: Connection, pool: ThreadPoolExecutor) -> None:
     try:
         with contextlib.closing(read_ahead(order, pool, read_raw)) as contents:
             for content in contents:
-                parent.send(content.begun)
+                _send(parent, content.begun)
                 is_known = content.begun.sha256 in order.known
-                parent.send(None if is_known else content.fault or _shrink(content.data, order.recipe))
+                _send(parent, None if is_known else content.fault or _shrink(content.data, order.recipe))
     except (IngestError, ImportError) as error:
-        parent.send(error)
+        _send(parent, error)
     except MemoryError:
         os._exit(OUT_OF_MEMORY)
 
@@ -164,7 +197,7 @@ def _shrink(data: bytes, recipe: Recipe) -> Shrunk | CorruptImageError:
 
 
 def read_ahead(
-    order: Order, pool: ThreadPoolExecutor, read: Callable[[str, bytes], Content]
+    order: Order, pool: ThreadPoolExecutor, read: Callable[[str, bytes, int], Content]
 ) -> Generator[Content]:
     """Yield the content of each file of an order, reading in `pool` what comes next.
 
@@ -176,7 +209,7 @@ def read_ahead(
         while coming or waiting:
             while coming and _has_room([size for size, _ in waiting], coming[0][1], order.ahead):
                 path, size = coming.popleft()
-                waiting.append((size, pool.submit(read, order.raw, path)))
+                waiting.append((size, pool.submit(read, order.raw, path, size)))
             yield waiting.popleft()[1].result()
     finally:
         for _, future in waiting:
@@ -188,15 +221,15 @@ def _has_room(sizes: Sequence[int], size: int, ahead: int) -> bool:
     return not sizes or (len(sizes) <= ahead and sum(sizes[1:]) + size <= _READ_AHEAD_BYTES)
 
 
-def read_raw(raw: str, path: bytes) -> Content:
-    """Read the file `path` below `raw`, or find that it is unreadable for good.
+def read_raw(raw: str, path: bytes, size: int) -> Content:
+    """Read the file `path` below `raw`, of `size` bytes as listed, or find that it is unreadable for good.
 
     Raises:
         StoreError: it cannot be read for a reason that may pass.
     """
     url = store.place(raw, path)
     try:
-        data = _read_twice(url)
+        data = _read_twice(url, size)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         _require_root(raw)
         return _unreadable("The file was there when it was scanned and is gone now.")
@@ -210,24 +243,25 @@ def read_raw(raw: str, path: bytes) -> Content:
     return Content(data, Begun(len(data), hashlib.sha256(data).hexdigest()), None)
 
 
-def _read_twice(url: str) -> bytes:
+def _read_twice(url: str, size: int) -> bytes:
     """Read a file; where the disk says that it cannot, ask it a second time."""
     try:
-        return _read_once(url)
+        return _read_once(url, size)
     except StoreError as error:
         if not _is_damaged(url, error):
             raise
     time.sleep(_SECOND_TRY_AFTER_S)
-    return _read_once(url)
+    return _read_once(url, size)
 
 
-def _read_once(url: str) -> bytes:
+def _read_once(url: str, size: int) -> bytes:
     try:
-        return store.read_bytes(url)
+        return store.read_bytes(url, size)
     except (OSError, IngestError, MemoryError):
         raise
     except Exception as error:  # file systems of fsspec raise what their libraries do: no fault of the file
-        raise StoreError(f"{url}: cannot read: {type(error).__name__}: {error}") from error
+        words = f"cannot read: {type(error).__name__}: {error}"
+        raise StoreError(store.redact(f"{url}: {words}")) from error
 
 
 def _is_damaged(url: str, error: StoreError) -> bool:
@@ -261,5 +295,5 @@ def _require_root(raw: str) -> None:
         StoreError: the root is not there, or is empty.
     """
     if raw and not store.has_entries(raw):
-        message = f"{raw}: is missing or empty on {socket.gethostname()}"
+        message = f"{store.redact(raw)}: is missing or empty on {socket.gethostname()}"
         raise StoreError(f"{message}: mount it there, as it was when it was scanned, and run again")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import re
 import signal
@@ -22,7 +23,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ingest import store
-from ingest.build.child import OUT_OF_MEMORY, READ_AHEAD, Begun, Order
+from ingest.build.child import OUT_OF_MEMORY, READ_AHEAD, READ_AHEAD_FROM_STORE, Begun, Notice, Order
 from ingest.build.limits import Limits, format_limit
 from ingest.errors import CorruptImageError, DeviceError, StoreError
 from ingest.units import format_duration
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
     from ingest.build.sample import Shrunk
     from ingest.recipe import Recipe
+
+logger = logging.getLogger(__name__)
 
 _COMMAND = "from ingest.build.child import main; main()"
 # Not `-m`: what it pickles would be of `__main__`. And `-P`: the user's folder may hold a random.py.
@@ -103,10 +106,11 @@ def decode(
         DeviceError: the process that decodes does not start, or ends where no file is at fault.
     """
     done, before = 0, False
+    ahead = READ_AHEAD if store.is_local(raw) else READ_AHEAD_FROM_STORE
     while done < len(files):
         # A second try is alone: nothing read ahead, nothing left in the memory of the process.
         part = files[done : done + 1] if before else files[done:]
-        order = Order(raw, recipe, tuple(part), 0 if before else READ_AHEAD, known)
+        order = Order(raw, recipe, tuple(part), 0 if before else ahead, known)
         ended = None
         try:
             with contextlib.closing(_carry_out(order, limits)) as results:
@@ -117,7 +121,7 @@ def decode(
         except _EndedError as error:
             ended = error
         if ended is not None and before:
-            yield _give_up(store.place(raw, files[done][0]), ended, limits)
+            yield _give_up(store.redact(store.place(raw, files[done][0])), ended, limits)
             done += 1
         before = ended is not None and not before
 
@@ -231,17 +235,23 @@ class _Decoder:
             self._connection.send(order)
 
     def _receive(self, timeout: float | None) -> Any:  # noqa: ANN401  whatever is next in the conversation
-        try:
-            if not self._connection.poll(None if timeout is None else min(timeout, _LONGEST_WAIT_S)):
-                self.end()
-                raise _EndedError("timed_out", f"not done after {timeout:g} s")
-            message = self._connection.recv()
-        except (EOFError, OSError) as error:
-            raise self._autopsy() from error
+        message = self._next(timeout)
+        while isinstance(message, Notice):
+            logger.warning("%s", message.text)
+            message = self._next(timeout)
         if isinstance(message, Exception) and not isinstance(message, CorruptImageError):
             self._owed = 0  # it has given up the order
             raise message
         return message
+
+    def _next(self, timeout: float | None) -> Any:  # noqa: ANN401
+        try:
+            if not self._connection.poll(None if timeout is None else min(timeout, _LONGEST_WAIT_S)):
+                self.end()
+                raise _EndedError("timed_out", f"not done after {timeout:g} s")
+            return self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._autopsy() from error
 
     def _autopsy(self) -> _EndedError:
         """Find out how the child ended, after it has hung up."""

@@ -394,13 +394,13 @@ def test_read_ahead_is_bounded_by_files_and_bytes(sizes, ahead, begun):
     """So many files have been begun to be read by the time that each is yielded, and they come in order."""
     asked = []
 
-    def read(_, path):
+    def read(_raw, path, _size):
         return Content(path, Begun(len(path), None), None)
 
     class Pool:
-        def submit(self, function, raw, path):
+        def submit(self, function, raw, path, size):
             asked.append(path)
-            return pool.submit(function, raw, path)
+            return pool.submit(function, raw, path, size)
 
     with ThreadPoolExecutor(1) as pool:
         seen = [(content.data, len(asked)) for content in read_ahead(_order(sizes, ahead), Pool(), read)]
@@ -438,9 +438,9 @@ def test_only_a_bad_medium_makes_a_file_unreadable(tmp_path, monkeypatch, file_s
 
     if expected is StoreError:
         with pytest.raises(StoreError, match="x: cannot read: "):
-            child.read_raw(str(tmp_path), b"x")
+            child.read_raw(str(tmp_path), b"x", 4)
         return
-    content = child.read_raw(str(tmp_path), b"x")
+    content = child.read_raw(str(tmp_path), b"x", 4)
 
     assert content.data == (b"data" if expected == "read" else b"")
     assert getattr(content.fault, "code", "read") == expected
@@ -456,13 +456,13 @@ def test_kind_of_file_system_is_found():
 def test_odd_error_of_a_store_names_the_file(tmp_path, monkeypatch):
     """What the libraries behind a URL raise, whatever it is, stops the shard with the name of the file."""
 
-    def fail(url):
+    def fail(url, _size):
         raise io.UnsupportedOperation("not now") if url.endswith("1") else KeyError("body")
 
     monkeypatch.setattr(child.store, "read_bytes", fail)
 
     with pytest.raises(StoreError, match="/2: cannot read: KeyError: 'body'"):
-        child.read_raw(str(tmp_path), b"2")
+        child.read_raw(str(tmp_path), b"2", 4)
 
 
 def test_reject_survives_the_way_back(tmp_path):

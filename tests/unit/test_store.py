@@ -14,6 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from ingest import store
 from ingest.errors import StoreError
+from ingest.faults import PATIENCE_VARIABLE
 
 
 @pytest.fixture(params=["folder", "file URL", "memory"])
@@ -81,6 +82,7 @@ def test_files_are_listed_folder_by_folder_and_folders_can_be_passed_by(place: s
 @pytest.mark.parametrize("below", ["", "/a/deep"])
 def test_folder_that_cannot_be_listed_is_not_left_out(monkeypatch: pytest.MonkeyPatch, below: str) -> None:
     """Where a server fails on one folder, however deep, the listing fails: none of it looks deleted."""
+    monkeypatch.setenv(PATIENCE_VARIABLE, "0")
     url, list_folder = f"memory://{uuid.uuid4()}", MemoryFileSystem.ls
     store.write_bytes(f"{url}/a/deep/1.jpg", b"x")
 
