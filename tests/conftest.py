@@ -9,6 +9,8 @@ ROOT = Path(__file__).parents[1]
 if str(ROOT) not in sys.path:  # `pytest` leaves the working directory out, `python -m pytest` has it
     sys.path.insert(0, str(ROOT))
 
+from tests.s3_fixtures import proxy, s3_proxy, s3_server  # noqa: E402, F401  once for all, or each has a server
+
 
 def pytest_configure(config):
     """Declare the marker here too, for machines whose pytest does not read pyproject.toml."""
