@@ -31,9 +31,9 @@ MANIFEST_SCHEMA = pa.schema(
         pa.field("meta", pa.string()),  # all else that is known of it: a JSON object, names sorted
         pa.field("group", pa.string()),  # files of one group share a split
         pa.field(
-            "sketch", pa.binary(16)
+            "sketch", pa.binary()
         ),  # hash of size, first and last bytes, where other files have its size
-        pa.field("content", pa.binary(32)),  # SHA-256, where other files have its sketch
+        pa.field("content", pa.binary()),  # SHA-256, where other files have its sketch
     ]
 )
 """Columns of a manifest. Its metadata `ingest.roots` lists name and URL of each root, as JSON."""
@@ -85,13 +85,13 @@ def key_prefix(root: Root) -> bytes:
 
 
 def read_manifest(path: Path) -> tuple[tuple[str, ...], pa.Table]:
-    """Return the roots that were scanned, without their names, and the rows of their manifest.
+    """Return the URLs of the roots that were scanned, and the rows of their manifest, but for sketches.
 
     Raises:
         StoreError: it is missing or cannot be read.
     """
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(path, columns=[name for name in MANIFEST_SCHEMA.names if name != "sketch"])
         return tuple(root.url for root in read_roots(table.schema)), table
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise StoreError(

@@ -167,6 +167,6 @@ def _with_columns(
     begin = 0
     for batch in batches:
         end = begin + len(batch)
-        late = [pa.array(sketches[begin:end], pa.binary(16)), pa.array(contents[begin:end], pa.binary(32))]
+        late = [pa.array(sketches[begin:end], pa.binary()), pa.array(contents[begin:end], pa.binary())]
         yield pa.record_batch([*batch.columns[: -len(late)], *late], names=batch.schema.names)
         begin = end

@@ -206,7 +206,7 @@ def _files(folder: Path, **contents: bytes) -> None:
 def _identify(folder: Path) -> tuple[set[str], set[str]]:
     """Scan; return the files of which a sketch, and those of which the content is known."""
     scan(f"{folder}/raw", folder / "m.parquet", ListSettings(), identify=True)
-    rows = read_manifest(folder / "m.parquet")[1].to_pylist()
+    rows = pq.read_table(folder / "m.parquet").to_pylist()
     names = [(Path(os.fsdecode(row["path"])).stem, row) for row in rows]
     return {name for name, row in names if row["sketch"]}, {name for name, row in names if row["content"]}
 
