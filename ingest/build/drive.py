@@ -41,7 +41,10 @@ _ESTIMATE_LIMIT_S = 10.0  # on one of them: the estimate must not wait for a fil
 _GIVE_UP_AFTER = 3
 """So many shards that fail with none built between them: the storage is gone, and trying on is no use."""
 
-_WRITTEN_NAMES = r"dataset\.json|rejects\.parquet|[0-9]{6}-[0-9a-f]{8}\.(tar|idx|parquet|retry)"
+_WRITTEN_NAMES = (
+    r"dataset(-[0-9a-f]{8})?\.json|(rejects|duplicates)\.parquet|"
+    r"[0-9]{6,}-[0-9a-f]{8}\.(tar|idx|parquet|retry|damaged)"
+)
 """Names that a build writes into a dataset, and so may leave unfinished."""
 
 _TAR_OVERHEAD_BYTES = 4 * 512
@@ -97,6 +100,7 @@ def clean_up(head: PlanHead) -> None:
     """Remove what killed writers of this dataset left; nobody else may be writing to it."""
     folders = [
         head.dataset,
+        store.join(head.dataset, "history"),
         *(store.join(head.dataset, split) for split in {shard.split for shard in head.shards}),
     ]
     leftovers = sum(store.remove_temporaries(folder, _WRITTEN_NAMES) for folder in folders)

@@ -34,7 +34,7 @@ def mixing(shards: NDArray[np.int64], classes: NDArray[np.int64]) -> float:
         return 1.0
     table = np.zeros((rows.max() + 1, columns.max() + 1))
     np.add.at(table, (rows, columns), 1)
-    number = table.sum()
+    number = float(table.sum())
     expected = np.outer(table.sum(1), table.sum(0)) / number
     chi_square = float(((table - expected) ** 2 / expected).sum())
     freedom = float((table.shape[0] - 1) * (table.shape[1] - 1))

@@ -13,6 +13,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from ingest import store
 from ingest.build.image import engine_versions
@@ -21,7 +22,7 @@ from ingest.build.limits import DEFAULT_LIMITS, Limits, format_limit
 from ingest.build.reuse import Copied, Copier, Origins, merge_engines
 from ingest.build.sample import Provenance
 from ingest.build.tally import Tally
-from ingest.errors import CorruptImageError, DeviceError, StoreError
+from ingest.errors import CorruptImageError, CorruptShardError, DeviceError, StoreError
 from ingest.shard import ShardSummary, TarWriter, places_of, read_receipt, write_receipt
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def pending_shards(
     """
     damaged = {name for name, size in sealed.items() if present.get(f"{name}.tar") != size}
     damaged |= {path.removesuffix(_DAMAGED) for path in present if path.endswith(_DAMAGED)}
-    again = set() if limits is None else _worth_another_try(head, present, limits)
+    again = set() if limits is None else _worth_another_try(head, present, limits, damaged)
     names = (shard.name for shard in head.shards)
     return [name for name in names if name in damaged | again or not _is_whole(head, name, present)]
 
@@ -94,8 +95,10 @@ def _is_whole(head: PlanHead, name: str, present: dict[str, int]) -> bool:
     return f"{name}.tar" in present or read_receipt(head.dataset, name)[0].samples == 0
 
 
-def _worth_another_try(head: PlanHead, present: dict[str, int], limits: Limits) -> set[str]:
-    names = [shard.name for shard in head.shards]
+def _worth_another_try(
+    head: PlanHead, present: dict[str, int], limits: Limits, damaged: set[str]
+) -> set[str]:
+    names = [shard.name for shard in head.shards if shard.name not in damaged]
     marked = [name for name in names if {f"{name}.retry", f"{name}.parquet"} <= present.keys()]
     return {name for name in marked if _may_be_mended(head, name, limits)}
 
@@ -186,6 +189,7 @@ def _outcomes(task: ShardTask) -> Generator[tuple[PlannedFile, Decoded | Copied]
             else:
                 decoded = next(results)
                 _require_root(task, file, decoded)
+                _require_no_loss(task, file, decoded)
                 copied = copier.of_content(decoded.sha256) if decoded.result is None else decoded
                 yield file, copied or _decode_alone(task, file)
 
@@ -216,6 +220,25 @@ def _require_root(task: ShardTask, file: PlannedFile, decoded: Decoded) -> None:
     if is_fault and root and not store.has_entries(root):
         message = f"{store.redact(root)}: is missing or empty"
         raise StoreError(f"{message}: mount it there, as it was when it was scanned, and run again")
+
+
+def _require_no_loss(task: ShardTask, file: PlannedFile, decoded: Decoded) -> None:
+    """Refuse to replace a shard by one without a sample that only the old one holds.
+
+    Raises:
+        StoreError: the photo is gone, and this very shard, which is damaged, has its sample.
+    """
+    if not isinstance(decoded.result, CorruptImageError) or decoded.result.code != "unreadable":
+        return
+    try:
+        _, receipt = read_receipt(task.dataset, task.shard.name)
+    except CorruptShardError:
+        return
+    held = receipt.filter(pc.equal(receipt["status"], "sample"))["key"].to_pylist()
+    if file.key in held:
+        message = f"{task.shard.name}: is damaged, and the photo of its sample {file.key} cannot be read"
+        remedy = f"bring it back, or keep the shard as it is and remove {task.shard.name}{_DAMAGED}"
+        raise StoreError(f"{message}: {remedy}")
 
 
 def _decode_alone(task: ShardTask, file: PlannedFile) -> Decoded:

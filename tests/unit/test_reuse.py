@@ -21,6 +21,7 @@ from ingest.build.reuse import Pool, gather, merge_engines
 from ingest.build.scan import scan
 from ingest.build.seal import seal
 from ingest.build.shrink import ShardTask, build_shard
+from ingest.errors import StoreError
 from ingest.index import Index, read_index
 from ingest.recipe import Recipe
 from ingest.shard import read_receipt
@@ -257,6 +258,34 @@ def test_marked_shard_is_built_again_as_it_was(tmp_path: Path, raw: Path, decode
     assert tar.read_bytes() == whole
     assert not mark.exists()
     assert len(decoded) == 3
+
+
+def test_damaged_shard_is_not_replaced_by_one_with_less(tmp_path: Path, raw: Path) -> None:
+    """Where the photo of a sample is gone, the marked shard that holds it stays."""
+    head = _build(tmp_path)
+    name = head.shards[1].name
+    tar = tmp_path / f"out/{name}.tar"
+    before = tar.read_bytes()
+    (tmp_path / f"out/{name}.damaged").write_bytes(b"")
+    shard = next(read_planned_shards(tmp_path / "out.plan", head, {name}))
+    (raw / shard.files[0].path.decode()).unlink()
+
+    with gather(head, store.list_files(head.dataset), tmp_path) as known:
+        with pytest.raises(StoreError, match=f"{name}: is damaged, and the photo of its sample"):
+            build_shard(_task(head, shard, known), lambda _: None)
+
+    assert tar.read_bytes() == before
+
+
+def test_mark_beside_a_broken_receipt_is_no_obstacle(tmp_path: Path, raw: Path) -> None:
+    """A damaged shard that also waits for another try, with a receipt that cannot be read, is pending."""
+    assert raw.is_dir()
+    head = _build(tmp_path)
+    name = head.shards[1].name
+    for suffix, data in ((".retry", b"{}"), (".damaged", b""), (".parquet", b"PAR1 broken")):
+        (tmp_path / f"out/{name}{suffix}").write_bytes(data)
+
+    assert missing_shards(head) == [name]
 
 
 def test_candidates_of_one_size_are_bounded(
