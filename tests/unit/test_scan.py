@@ -20,7 +20,7 @@ from ingest import store
 from ingest.build import folders
 from ingest.build import scan as scan_module
 from ingest.build.manifest import read_manifest
-from ingest.build.names import claims_to_be_a_picture, has_split_folders, label_of, place, skip_reason
+from ingest.build.names import claims_to_be_a_picture, has_split_folders, place, skip_reason
 from ingest.build.scan import describe_skipped, scan
 from ingest.errors import StoreError
 
@@ -101,8 +101,10 @@ def test_what_claims_to_be_a_picture(path: bytes, claims: bool) -> None:  # noqa
     ],
 )
 def test_class_and_split_of_a_path(
-    path: bytes, has_splits: bool, expected: tuple[str | None, str | None]
-) -> None:  # noqa: FBT001
+    path: bytes,
+    has_splits: bool,  # noqa: FBT001
+    expected: tuple[str | None, str | None],
+) -> None:
     """The first folder is the class; below split folders, the second."""
     assert place(path, has_splits=has_splits) == expected
 
