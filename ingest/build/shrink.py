@@ -251,7 +251,8 @@ def refusal(file: PlannedFile, task: ShardTask) -> CorruptImageError | None:
     """Return why a file is rejected unread, or None."""
     if task.labelled and file.class_id is None:
         return CorruptImageError(
-            "no_label", "The file lies in no class folder while others do: move it into one."
+            "no_label",
+            "The file has no label while others do: move it into a class folder, or give it one in a table.",
         )
     if file.size > task.limits.largest_file:
         allowed = f"half of 'memory_limit' ({format_limit(task.limits.memory_limit)})"
