@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ingest import store
-from ingest.build.image import shrink_image
+from ingest.build.image import shrink_image, shrink_several
 from ingest.errors import CorruptImageError, IngestError, StoreError
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Order(NamedTuple):
         files: path below the root, and size in bytes as it was when the files were listed.
         ahead: how many files may be read before they are needed.
         known: SHA-256, in hex, of contents that need not be decoded: None is sent for such a file.
+        also: further recipes: a list is sent for each file then, of what came of it by each.
     """
 
     raw: str
@@ -71,6 +72,7 @@ class Order(NamedTuple):
     files: tuple[tuple[bytes, int], ...]
     ahead: int
     known: frozenset[str] = frozenset()
+    also: tuple[Recipe, ...] = ()
 
 
 class Begun(NamedTuple):
@@ -174,16 +176,18 @@ def _work(order: Order, parent: Connection, pool: ThreadPoolExecutor) -> None:
             for content in contents:
                 _send(parent, content.begun)
                 is_known = content.begun.sha256 in order.known
-                _send(parent, None if is_known else content.fault or _shrink(content.data, order.recipe))
+                _send(parent, None if is_known else content.fault or _shrink(content.data, order))
     except (IngestError, ImportError) as error:
         _send(parent, error)
     except MemoryError:
         os._exit(OUT_OF_MEMORY)
 
 
-def _shrink(data: bytes, recipe: Recipe) -> Shrunk | CorruptImageError:
+def _shrink(data: bytes, order: Order) -> Shrunk | CorruptImageError | list[Shrunk | CorruptImageError]:
     try:
-        return shrink_image(data, recipe)
+        if order.also:
+            return shrink_several(data, (order.recipe, *order.also))
+        return shrink_image(data, order.recipe)
     except CorruptImageError as fault:
         return fault
     except (IngestError, ImportError, MemoryError):

@@ -30,8 +30,11 @@ from ingest.build.geometry import (
 from ingest.build.picture import read_picture
 from ingest.build.pillow import Picture, check_single_pil
 from ingest.build.sample import ProfileUse, Provenance, Shrunk
+from ingest.errors import CorruptImageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from ingest.recipe import Recipe
@@ -44,6 +47,7 @@ __all__ = [
     "readable_formats",
     "shrink_image",
     "shrink_pixels",
+    "shrink_several",
 ]
 
 _SPACES: dict[str, Mode] = {"L": "L", "LA": "L", "CMYK": "CMYK"}
@@ -63,12 +67,54 @@ def shrink_image(data: bytes, recipe: Recipe) -> Shrunk:
     Raises:
         CorruptImageError: with any code of `REJECT_CODES` that a file's content can have.
     """
-    picture = read_picture(data, recipe)
+    return _finish(read_picture(data, recipe), recipe)
+
+
+def _finish(picture: Picture, recipe: Recipe) -> Shrunk:
+    """Make a sample of a decoded picture, which stays as it is."""
     plan = _plan(picture, recipe)
     pixels, profile, use = _render(picture, plan, recipe)
     height, width = pixels.shape[:2]
     provenance = _provenance(picture, plan, recipe, profile, use)
     return Shrunk(encode(pixels, recipe), width, height, provenance, pillow.histogram(pixels))
+
+
+def shrink_several(data: bytes, recipes: Sequence[Recipe]) -> list[Shrunk | CorruptImageError]:
+    """Turn the bytes of one raw picture into a sample by each recipe, decoding it as seldom as they allow.
+
+    Each sample is the one that `shrink_image` makes. Recipes that need a JPEG at the same scale, and all
+    recipes for any other format, share what was decoded.
+
+    Args:
+        data: a whole file.
+        recipes: at least one.
+
+    Returns:
+        The sample of each recipe, or why there is none.
+    """
+    pictures: list[tuple[Picture, Recipe]] = []
+    return [_shrink_sharing(data, recipe, pictures) for recipe in recipes]
+
+
+def _shrink_sharing(
+    data: bytes, recipe: Recipe, pictures: list[tuple[Picture, Recipe]]
+) -> Shrunk | CorruptImageError:
+    try:
+        shared = next((picture for picture, other in pictures if _serves(picture, other, recipe)), None)
+        picture = shared or read_picture(data, recipe)
+        pictures.append((picture, recipe))
+        return _finish(picture, recipe)
+    except CorruptImageError as fault:
+        return fault
+
+
+def _serves(picture: Picture, read_for: Recipe, recipe: Recipe) -> bool:
+    """Return whether `picture`, decoded for one recipe, is what another would decode."""
+    if (read_for.max_pixels, read_for.on_truncated) != (recipe.max_pixels, recipe.on_truncated):
+        return False
+    if picture.source_format != "JPEG":
+        return True
+    return picture.rows_present == 1 and _plan(picture, recipe).scale_denominator == picture.scale_denominator
 
 
 def shrink_pixels(data: bytes, recipe: Recipe) -> NDArray[np.uint8]:

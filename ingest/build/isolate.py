@@ -60,12 +60,18 @@ Kind = Literal["crashed", "out_of_memory", "timed_out", "killed"]
 class Decoded(NamedTuple):
     """What became of one file: its size and SHA-256 (None if it was not read), and its sample or reject.
 
-    The result is None where the content is one of those that need not be decoded.
+    The result is None where the content is one of those that need not be decoded; `others` are those of
+    further recipes.
     """
 
     num_bytes: int
     sha256: str | None
     result: Shrunk | CorruptImageError | None
+    others: tuple[Shrunk | CorruptImageError, ...] = ()
+
+    def by(self, number: int) -> Decoded:
+        """Return what became of the file by one of several recipes; a reject as a whole is one by each."""
+        return self._replace(result=self.others[number - 1], others=()) if number and self.others else self
 
 
 class _EndedError(Exception):
@@ -91,6 +97,7 @@ def decode(
     recipe: Recipe,
     limits: Limits,
     known: frozenset[str] = frozenset(),
+    also: tuple[Recipe, ...] = (),
 ) -> Generator[Decoded]:
     """Yield what becomes of each file, in order. Wrap it in `contextlib.closing`.
 
@@ -100,6 +107,7 @@ def decode(
         recipe: how each picture is shrunk.
         limits: what each file may cost.
         known: SHA-256, in hex, of contents that need not be decoded.
+        also: further recipes by which each picture is shrunk.
 
     Raises:
         StoreError: a file cannot be read for a reason that may pass, or memory of this machine is short.
@@ -111,7 +119,7 @@ def decode(
     while done < len(files):
         # A second try is alone: nothing read ahead, nothing left in the memory of the process.
         part = files[done : done + 1] if before else files[done:]
-        order = Order(raw, recipe, tuple(part), 0 if before else ahead, known)
+        order = Order(raw, recipe, tuple(part), 0 if before else ahead, known, also)
         ended = None
         try:
             with contextlib.closing(_carry_out(order, limits)) as results:
@@ -229,7 +237,8 @@ class _Decoder:
                 error.begun = begun
                 raise
             self._owed -= 1
-            yield Decoded(*begun, result)
+            first, *others = result if isinstance(result, list) else [result]
+            yield Decoded(*begun, first, tuple(others))
 
     def _send(self, order: Order) -> None:
         with contextlib.suppress(OSError):  # it has ended: `_receive` finds out how

@@ -7,9 +7,10 @@ import io
 import numpy as np
 import pytest
 
+from ingest.build import turbo
 from ingest.build.config import check_settings
 from ingest.build.encode import decode, encode
-from ingest.build.image import shrink_image
+from ingest.build.image import shrink_image, shrink_several
 from ingest.errors import ConfigError, CorruptImageError
 from ingest.recipe import FIELDS, Encoding, Recipe
 
@@ -111,3 +112,47 @@ def test_encoding_is_configured() -> None:
     assert len({Recipe(encoding=encoding).hash() for encoding in FIELDS}) == 4
     with pytest.raises(ConfigError, match="'encoding'"):
         check_settings({"encoding": "gif"})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        encode(_pixels(900, 1200), Recipe()),
+        encode(_pixels(300, 400), Recipe(encoding="png")),
+        b"",
+        b"<html>no",
+    ],
+    ids=["jpeg", "png", "empty", "page"],
+)
+def test_several_recipes_make_what_each_makes_alone(data: bytes) -> None:
+    """Sharing what was decoded changes no byte, and a reject by one recipe is none by another."""
+    recipes = [
+        Recipe(size=64),
+        Recipe(size=72, encoding="png"),
+        Recipe(size=64, fidelity="exact", encoding="npy"),
+        Recipe(size=64, fit="contain", background=(1, 2, 3)),
+        Recipe(size=4000, upscale="reject"),
+        Recipe(size=32, max_pixels=100),
+    ]
+
+    assert list(map(repr, shrink_several(data, recipes))) == [
+        repr(_alone(data, recipe)) for recipe in recipes
+    ]
+
+
+def test_several_recipes_decode_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JPEG is decoded once for recipes of one scale, and once more for another scale."""
+    scales: list[int] = []
+    real = turbo.decode
+    monkeypatch.setattr(turbo, "decode", lambda *given: (scales.append(given[2]), real(*given))[1])
+
+    shrink_several(encode(_pixels(900, 1200), Recipe()), [Recipe(size=64), Recipe(size=72), Recipe(size=300)])
+
+    assert scales == [4, 1]
+
+
+def _alone(data: bytes, recipe: Recipe):
+    try:
+        return shrink_image(data, recipe)
+    except CorruptImageError as fault:
+        return fault
