@@ -12,11 +12,12 @@ from ingest import store
 from ingest.build import isolate
 from ingest.build.image import engine_versions
 from ingest.build.limits import DEFAULT_LIMITS, Limits
+from ingest.build.pending import pending_shards
 from ingest.build.planned import read_plan_head, read_planned_shards
 from ingest.build.progress import Progress
 from ingest.build.reuse import gather
 from ingest.build.sample import Shrunk
-from ingest.build.shrink import ShardTask, build_shard, pending_shards, urls_of
+from ingest.build.shrink import ShardTask, build_shard, urls_of
 from ingest.build.tally import DEFAULT_MAX_REJECTS, Tally, too_many, too_many_sentence
 from ingest.errors import BuildError, CorruptShardError, NotSealedError, StoreError
 from ingest.index import read_index
@@ -195,7 +196,7 @@ def _run(
     with contextlib.closing(results):
         for finished in results:
             if finished.error is None:
-                progress.finish(finished.name, finished.result, finished.total)
+                progress.finish(finished.name, finished.result[0], finished.total)
                 built += finished.total
                 num_built += 1
                 in_a_row = 0

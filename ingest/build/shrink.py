@@ -19,6 +19,7 @@ from ingest import store
 from ingest.build.image import engine_versions
 from ingest.build.isolate import Decoded, decode
 from ingest.build.limits import DEFAULT_LIMITS, Limits, format_limit
+from ingest.build.pending import DAMAGED, is_passing
 from ingest.build.reuse import Copied, Copier, Origins, merge_engines
 from ingest.build.sample import Provenance
 from ingest.build.tally import Tally
@@ -28,13 +29,10 @@ from ingest.shard import ShardSummary, TarWriter, places_of, read_receipt, write
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
-    from ingest.build.planned import PlanHead, PlannedFile, PlannedShard
+    from ingest.build.planned import PlannedFile, PlannedShard
     from ingest.build.sample import Shrunk
     from ingest.recipe import Recipe
 
-
-_DAMAGED = ".damaged"
-"""Ending of the empty file by which `ingest verify` marks a shard that must be built again."""
 
 _PROVENANCE = tuple(field.name for field in dataclasses.fields(Provenance))
 _DESCRIPTION = [name for name in _PROVENANCE if name != "scale_denominator"]
@@ -55,6 +53,7 @@ class ShardTask:
         engines: versions that the worker must have, or its bytes would differ from those of others.
         limits: what the decoding of each file may cost.
         origins: what is known of the files from older shards.
+        siblings: shards of other datasets with the same files, to be built beside this one.
         extras: fields that every sample has beside picture and class, see `PlanHead`.
     """
 
@@ -66,86 +65,19 @@ class ShardTask:
     engines: dict[str, str]
     limits: Limits = DEFAULT_LIMITS
     origins: Origins = dataclasses.field(default_factory=Origins)
+    siblings: tuple[ShardTask, ...] = ()
     extras: tuple[str, ...] = ()
 
 
-def pending_shards(
-    head: PlanHead, present: dict[str, int], sealed: dict[str, int], limits: Limits | None = None
-) -> list[str]:
-    """Return the names of planned shards that are not whole yet, in order.
-
-    Args:
-        head: the plan.
-        present: size of every file below the dataset, by path; a receipt is written after its tar.
-        sealed: size of the tar of each shard that is in the index, by name.
-        limits: what a file may cost now: a shard with rejects that may have become samples by now is not
-            whole either. None: one that was built is whole, whatever it lacks.
-    """
-    damaged = {name for name, size in sealed.items() if present.get(f"{name}.tar") != size}
-    damaged |= {path.removesuffix(_DAMAGED) for path in present if path.endswith(_DAMAGED)}
-    again = set() if limits is None else _worth_another_try(head, present, limits, damaged)
-    names = (shard.name for shard in head.shards)
-    return [name for name in names if name in damaged | again or not _is_whole(head, name, present)]
-
-
-def _is_whole(head: PlanHead, name: str, present: dict[str, int]) -> bool:
-    if f"{name}.parquet" not in present:
-        return False
-    # A shard of nothing but rejects has no tar: only then is the receipt worth a look.
-    return f"{name}.tar" in present or read_receipt(head.dataset, name)[0].samples == 0
-
-
-def _worth_another_try(
-    head: PlanHead, present: dict[str, int], limits: Limits, damaged: set[str]
-) -> set[str]:
-    names = [shard.name for shard in head.shards if shard.name not in damaged]
-    marked = [name for name in names if {f"{name}.retry", f"{name}.parquet"} <= present.keys()]
-    return {name for name in marked if _may_be_mended(head, name, limits)}
-
-
-def _may_be_mended(head: PlanHead, name: str, limits: Limits) -> bool:
-    """Return whether a file that shard `name` lacks may become a sample by now."""
-    _, receipt = read_receipt(head.dataset, name)
-    before = Limits.from_json(store.read_bytes(store.join(head.dataset, f"{name}.retry")))
-    rows = receipt.select(["path", "root", "code", "source_sha256"]).to_pylist()
-    return any(
-        limits.allow_more_than(before, row["code"])
-        if is_limited(row)
-        else _is_readable(head.roots[0] if len(head.roots) == 1 else row["root"] or "", row["path"])
-        for row in rows
-        if is_passing(row)
-    )
-
-
-def is_limited(row: dict[str, Any]) -> bool:
-    """Return whether the file of a receipt's row was given up because of the limits of that build.
-
-    A file that was not even read is ``too_large`` for the memory limit; others are for the recipe.
-    """
-    unread = row.get("code") == "too_large" and row["source_sha256"] is None
-    return unread or row.get("code") in {"timed_out", "out_of_memory"}
-
-
-def is_passing(row: dict[str, Any]) -> bool:
-    """Return whether the file of a receipt's row was rejected for a reason that may have passed later."""
-    return row.get("code") == "unreadable" or is_limited(row)
-
-
-def _is_readable(root: str, path: bytes) -> bool:
-    """Return whether the whole file can be read: a bad sector may lie anywhere in it."""
-    try:
-        store.read_bytes(store.place(root, path))
-    except OSError:
-        return False
-    return True
-
-
-def build_shard(task: ShardTask, tick: Callable[[Tally], None]) -> ShardSummary:
+def build_shard(task: ShardTask, tick: Callable[[Tally], None]) -> tuple[ShardSummary, ...]:
     """Build one shard: have its files read and shrunk, write the tar and then the receipt.
 
     Args:
-        task: what to build.
+        task: what to build; its siblings are built of the same pictures as it goes.
         tick: is given the tally of each file that is done; when it raises, nothing of the shard is left.
+
+    Returns:
+        What the shard holds, and its siblings.
 
     Raises:
         StoreError: a read or write failed in a way that may pass; nothing of the shard is left.
@@ -154,51 +86,88 @@ def build_shard(task: ShardTask, tick: Callable[[Tally], None]) -> ShardSummary:
     if engine_versions() != task.engines:
         message = f"this worker has the engines {engine_versions()}, expected {task.engines}"
         raise DeviceError(f"{message}: install the same versions there")
-    name = task.shard.name
-    store.remove(store.join(task.dataset, f"{name}.idx"))  # of an earlier tar of this name, if there was one
-    work = _ShardWork(task)
-    with store.create(store.join(task.dataset, f"{name}.tar")) as file:
-        writer = TarWriter(file)
-        with contextlib.closing(_outcomes(task)) as outcomes:
-            for planned, decoded in outcomes:
-                tick(work.add(planned, decoded, writer))
-        num_bytes, sha256 = writer.close()
-    if not work.samples:
-        store.remove(store.join(task.dataset, f"{name}.tar"))
-    _mark_passing(task, work.rows)
-    summary = work.summarise(num_bytes, sha256)
-    write_receipt(task.dataset, summary, work.rows)
-    store.remove(store.join(task.dataset, f"{name}{_DAMAGED}"))
-    return summary
+    works = [_ShardWork(each) for each in (task, *task.siblings)]
+    with contextlib.ExitStack() as stack:
+        for work in works:
+            work.open(stack)
+        with contextlib.closing(_outcomes([work.task for work in works])) as outcomes:
+            for planned, *results in outcomes:
+                tallies = [work.add(planned, done) for work, done in zip(works, results, strict=True)]
+                tick(tallies[0])
+        for work in works:
+            work.close()
+    return tuple(work.finish() for work in works)
 
 
-def _outcomes(task: ShardTask) -> Generator[tuple[PlannedFile, Decoded | Copied]]:
-    """Yield what becomes of each file, in order; those that are refused or known are not read."""
-    files = task.shard.files
-    copier = Copier(task.dataset, task.origins)
-    refused = {number: fault for number, file in enumerate(files) if (fault := refusal(file, task))}
-    known = {n: row for n, row in sorted(copier.rows_of(files).items()) if n not in refused}
-    wanted = [file for number, file in enumerate(files) if number not in refused and number not in known]
-    copies = copier.fetch_all(list(known.values()))
-    with contextlib.closing(_decode(task, wanted, copier.contents)) as results, contextlib.closing(copies):
+def _outcomes(tasks: Sequence[ShardTask]) -> Generator[tuple[Any, ...]]:
+    """Yield each file, in order, and what becomes of it by each task: a `Decoded`, or a `Copied`.
+
+    What is refused or known by every task is not read.
+    """
+    files = tasks[0].shard.files
+    sources = [_Source(task) for task in tasks]
+    wanted = [n for n in range(len(files)) if not all(n in source.settled for source in sources)]
+    contents = frozenset.intersection(*(source.copier.contents for source in sources))
+    results = _decode(tasks, [files[number] for number in wanted], contents)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(results))
+        for source in sources:
+            stack.callback(source.close)
+        coming = iter(wanted)
+        following = next(coming, None)
         for number, file in enumerate(files):
-            if number in refused:
-                yield file, Decoded(file.size, None, refused[number])
-            elif number in known:
-                yield file, next(copies) or _decode_alone(task, file)
-            else:
-                decoded = next(results)
-                _require_root(task, file, decoded)
-                _require_no_loss(task, file, decoded)
-                copied = copier.of_content(decoded.sha256) if decoded.result is None else decoded
-                yield file, copied or _decode_alone(task, file)
+            decoded = None
+            if number == following:
+                decoded, following = next(results), next(coming, None)
+            done = (source.outcome(number, decoded, turn) for turn, source in enumerate(sources))
+            yield file, *done
+
+
+class _Source:
+    """Where the files of one task come from: what is refused, what is copied, and what is to be decoded.
+
+    Attributes:
+        settled: numbers of the files that need not be read.
+    """
+
+    def __init__(self, task: ShardTask) -> None:
+        files = task.shard.files
+        self._task = task
+        self.copier = Copier(task.dataset, task.origins)
+        self._refused = {n: fault for n, file in enumerate(files) if (fault := refusal(file, task))}
+        rows = self.copier.rows_of(files)
+        self._known = {n: row for n, row in sorted(rows.items()) if n not in self._refused}
+        self._copies = self.copier.fetch_all(list(self._known.values()))
+        self.settled = frozenset({*self._refused, *self._known})
+
+    def outcome(self, number: int, decoded: Decoded | None, turn: int) -> Decoded | Copied:
+        """Return what becomes of a file; `decoded` is what was made of it, by all tasks in turn."""
+        file = self._task.shard.files[number]
+        if number in self._refused:
+            return Decoded(file.size, None, self._refused[number])
+        if number in self._known:
+            return next(self._copies) or _decode_alone(self._task, file)
+        if decoded is None:
+            raise ValueError(f"{file.key}: neither known nor decoded")
+        mine = decoded.by(turn)
+        _require_root(self._task, file, mine)
+        _require_no_loss(self._task, file, mine)
+        if mine.result is not None:
+            return mine
+        return self.copier.of_content(mine.sha256) or _decode_alone(self._task, file)
+
+    def close(self) -> None:
+        """Stop fetching."""
+        self._copies.close()
 
 
 def _decode(
-    task: ShardTask, files: Sequence[PlannedFile], known: frozenset[str] = frozenset()
+    tasks: Sequence[ShardTask], files: Sequence[PlannedFile], known: frozenset[str] = frozenset()
 ) -> Generator[Decoded]:
+    task, *siblings = tasks
     root, wanted = urls_of(files, task.roots)
-    return decode(wanted, raw=root, recipe=task.recipe, limits=task.limits, known=known)
+    also = tuple(sibling.recipe for sibling in siblings)
+    return decode(wanted, raw=root, recipe=task.recipe, limits=task.limits, known=known, also=also)
 
 
 def urls_of(files: Sequence[PlannedFile], roots: Sequence[str]) -> tuple[str, list[tuple[bytes, int]]]:
@@ -237,13 +206,13 @@ def _require_no_loss(task: ShardTask, file: PlannedFile, decoded: Decoded) -> No
     held = receipt.filter(pc.equal(receipt["status"], "sample"))["key"].to_pylist()
     if file.key in held:
         message = f"{task.shard.name}: is damaged, and the photo of its sample {file.key} cannot be read"
-        remedy = f"bring it back, or keep the shard as it is and remove {task.shard.name}{_DAMAGED}"
+        remedy = f"bring it back, or keep the shard as it is and remove {task.shard.name}{DAMAGED}"
         raise StoreError(f"{message}: {remedy}")
 
 
 def _decode_alone(task: ShardTask, file: PlannedFile) -> Decoded:
     """Decode a file after all that was to be copied: what was known of it is damaged."""
-    with contextlib.closing(_decode(task, [file])) as results:
+    with contextlib.closing(_decode([task], [file])) as results:
         return next(results)
 
 
@@ -274,28 +243,57 @@ class _ShardWork:
     """What has been done of one shard so far: receipt rows, and the versions of what decoded."""
 
     def __init__(self, task: ShardTask) -> None:
-        self._task = task
-        self.rows: list[dict[str, Any]] = []
-        self.samples = 0
+        self.task = task
+        self._rows: list[dict[str, Any]] = []
+        self._samples = 0
         self._engines: list[dict[str, str]] = [task.engines]
+        self._writer: TarWriter | None = None
+        self._end = (0, "")
 
-    def add(self, planned: PlannedFile, done: Decoded | Copied, writer: TarWriter) -> Tally:
+    def open(self, stack: contextlib.ExitStack) -> None:
+        """Begin the tar, which is whole when `stack` ends."""
+        store.remove(self._url(".idx"))  # of an earlier tar of this name, if there was one
+        self._writer = TarWriter(stack.enter_context(store.create(self._url(".tar"))))
+
+    def _url(self, suffix: str) -> str:
+        return store.join(self.task.dataset, f"{self.task.shard.name}{suffix}")
+
+    def add(self, planned: PlannedFile, done: Decoded | Copied) -> Tally:
         """Put one sample into the tar, or note why there is none; return what became of the file."""
         row = self._identity(planned, done)
         if isinstance(done, Copied):
-            return self._copy(row, planned, done, writer)
+            return self._copy(row, planned, done)
         if isinstance(done.result, CorruptImageError):
             return self._reject(row, done.result.code, done.result.reason)
         if done.result is None:
             raise ValueError(f"{row['source']}: neither decoded nor copied")
-        return self._write(row, planned, _description(done.result), done.result.data, writer)
+        return self._write(row, planned, _description(done.result), done.result.data)
 
-    def _copy(self, row: dict[str, Any], planned: PlannedFile, copied: Copied, writer: TarWriter) -> Tally:
+    def close(self) -> None:
+        """End the tar."""
+        self._end = self._open_writer().close()
+
+    def _open_writer(self) -> TarWriter:
+        if self._writer is None:
+            raise ValueError(f"{self.task.shard.name}: its tar was not begun")
+        return self._writer
+
+    def finish(self) -> ShardSummary:
+        """Write the receipt, by which the shard is whole."""
+        if not self._samples:
+            store.remove(self._url(".tar"))
+        _mark_passing(self.task, self._rows)
+        summary = self._summarise(*self._end)
+        write_receipt(self.task.dataset, summary, self._rows)
+        store.remove(self._url(DAMAGED))
+        return summary
+
+    def _copy(self, row: dict[str, Any], planned: PlannedFile, copied: Copied) -> Tally:
         self._engines.append(copied.engines)
         if copied.data is None:
             return self._reject(row, copied.row["code"], copied.row["reason"])
         description = {name: copied.row[name] for name in _DESCRIPTION}
-        return self._write(row, planned, description, copied.data, writer)
+        return self._write(row, planned, description, copied.data)
 
     def _write(
         self,
@@ -303,21 +301,20 @@ class _ShardWork:
         planned: PlannedFile,
         description: dict[str, Any],
         data: bytes,
-        writer: TarWriter,
     ) -> Tally:
-        fields = sample_fields(self._task.recipe, data, planned.class_id)
-        fields |= extra_fields(self._task.extras, planned)
-        places = {**places_of(writer.add(planned.key, fields)), "image_crc32": zlib.crc32(data)}
-        self.rows.append({**row, "status": "sample", **description, **places})
-        self.samples += 1
+        fields = sample_fields(self.task.recipe, data, planned.class_id)
+        fields |= extra_fields(self.task.extras, planned)
+        places = {**places_of(self._open_writer().add(planned.key, fields)), "image_crc32": zlib.crc32(data)}
+        self._rows.append({**row, "status": "sample", **description, **places})
+        self._samples += 1
         return Tally(files=1, enlarged=int(description["upscaled"]))
 
     def _reject(self, row: dict[str, Any], code: str, reason: str) -> Tally:
-        self.rows.append({**row, "status": "rejected", "code": code, "reason": reason})
+        self._rows.append({**row, "status": "rejected", "code": code, "reason": reason})
         return Tally(files=1, rejects={code: 1}, examples={code: f"{row['source']}: {reason}"})
 
     def _identity(self, planned: PlannedFile, done: Decoded | Copied) -> dict[str, Any]:
-        root, name = self._task.roots[planned.root], planned.path.decode("utf-8", "backslashreplace")
+        root, name = self.task.roots[planned.root], planned.path.decode("utf-8", "backslashreplace")
         sha256 = done.row["source_sha256"] if isinstance(done, Copied) else done.sha256
         num_bytes = planned.size if isinstance(done, Copied) or sha256 is None else done.num_bytes
         return {
@@ -328,26 +325,26 @@ class _ShardWork:
             "source_version": planned.version,
             "source_bytes": num_bytes,
             "source_sha256": sha256,
-            "split": self._task.shard.split,
+            "split": self.task.shard.split,
             "label": planned.label,
             "class_id": planned.class_id,
             "text": planned.text,
             "meta": planned.meta,
         }
 
-    def summarise(self, num_bytes: int, sha256: str) -> ShardSummary:
-        samples = [row for row in self.rows if row["status"] == "sample"]
+    def _summarise(self, num_bytes: int, sha256: str) -> ShardSummary:
+        samples = [row for row in self._rows if row["status"] == "sample"]
         return ShardSummary(
-            name=self._task.shard.name,
-            samples=self.samples,
-            rejects=len(self.rows) - self.samples,
-            bytes=num_bytes if self.samples else 0,
-            sha256=sha256 if self.samples else "",
+            name=self.task.shard.name,
+            samples=self._samples,
+            rejects=len(self._rows) - self._samples,
+            bytes=num_bytes if self._samples else 0,
+            sha256=sha256 if self._samples else "",
             pixels=sum(row["pixels"] for row in samples),
             pixel_sum=_sums(row["pixel_sum"] for row in samples),
             pixel_sum_squares=_sums(row["pixel_sum_squares"] for row in samples),
             engines=merge_engines(self._engines),
-            recipe_sha256=self._task.recipe.hash(),
+            recipe_sha256=self.task.recipe.hash(),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -16,8 +17,9 @@ from ingest import store
 from ingest.build import isolate
 from ingest.build.image import encode_jpeg, engine_versions
 from ingest.build.limits import Limits
+from ingest.build.pending import pending_shards
 from ingest.build.planned import PlanHead, PlannedFile, PlannedShard, ShardHead
-from ingest.build.shrink import ShardTask, build_shard, moments, pending_shards
+from ingest.build.shrink import ShardTask, build_shard, moments
 from ingest.build.tally import Tally
 from ingest.errors import DeviceError, StoreError
 from ingest.recipe import Recipe
@@ -89,7 +91,7 @@ def test_shard_holds_its_files_in_order(tmp_path: Path) -> None:
     task = _task(tmp_path, {f"{n}.jpg": (_photo(n), n % 3) for n in range(9)})
     ticks: list[Tally] = []
 
-    summary = build_shard(task, ticks.append)
+    (summary,) = build_shard(task, ticks.append)
 
     data = (tmp_path / "out/train/000000-ab.tar").read_bytes()
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
@@ -133,7 +135,7 @@ def test_bad_files_cost_only_themselves(tmp_path: Path) -> None:
         },
     )
 
-    summary = build_shard(task, _ignore)
+    (summary,) = build_shard(task, _ignore)
 
     _, receipt = read_receipt(task.dataset, summary.name)
     outcome = {Path(row["source"]).name: row["code"] for row in receipt.to_pylist()}
@@ -187,7 +189,7 @@ def test_bad_sector_costs_one_file(tmp_path: Path) -> None:
     files = {name: (_photo(1), 0) for name in ("1.jpg", "EIO.jpg", "HICCUP.jpg", "2.jpg")}
     task = _task(tmp_path, files)  # type: ignore[arg-type]
 
-    summary = build_shard(task, _ignore)
+    (summary,) = build_shard(task, _ignore)
 
     assert (summary.samples, summary.rejects) == (3, 1)
     assert _codes(task)["EIO.jpg"] == "unreadable"
@@ -214,10 +216,10 @@ def test_crash_costs_one_file(tmp_path: Path) -> None:
         nonlocal total
         total += tally
 
-    summary = build_shard(task, tick)
+    (summary,) = build_shard(task, tick)
 
     assert {name: code for name, code in _codes(task).items() if code} == bad
-    assert summary.sha256 == build_shard(clean, _ignore).sha256
+    assert summary.sha256 == build_shard(clean, _ignore)[0].sha256
     assert (total.files, total.samples, dict(total.rejects)) == (
         10, 6, {"crashed": 2, "timed_out": 1, "out_of_memory": 1},
     )  # fmt: skip
@@ -301,7 +303,7 @@ def test_same_task_gives_the_same_bytes(tmp_path: Path) -> None:
     task = _task(tmp_path, files)  # type: ignore[arg-type]
     other = _task(tmp_path, files, dataset=str(tmp_path / "other"))  # type: ignore[arg-type]
 
-    assert build_shard(task, _ignore).sha256 == build_shard(other, _ignore).sha256
+    assert build_shard(task, _ignore)[0].sha256 == build_shard(other, _ignore)[0].sha256
 
 
 def test_moments_are_exact() -> None:
@@ -318,7 +320,7 @@ def test_moments_are_exact() -> None:
 def test_sealed_shard_of_another_size_is_pending(tmp_path: Path) -> None:
     """A tar whose size is not that of the index was cut or replaced: it is built again."""
     task = _task(tmp_path, {"1.jpg": (_photo(1), 0)})
-    size = build_shard(task, _ignore).bytes
+    size = build_shard(task, _ignore)[0].bytes
     present = store.list_files(task.dataset)
 
     assert pending_shards(_head(task), present, {NAME: size}) == []
@@ -330,13 +332,13 @@ def test_unreadable_file_is_tried_again_once_it_can_be_read(tmp_path: Path) -> N
     task = _task(tmp_path, {"1.jpg": (_photo(1), 0), "2.jpg": (_photo(2), 0)})
     away = tmp_path / "raw/2.jpg"
     away.rename(tmp_path / "2.jpg")
-    assert build_shard(task, _ignore).rejects == 1
+    assert build_shard(task, _ignore)[0].rejects == 1
     assert _pending(task) == []
 
     (tmp_path / "2.jpg").rename(away)
 
     assert _pending(task) == [NAME]
-    assert build_shard(task, _ignore).rejects == 0
+    assert build_shard(task, _ignore)[0].rejects == 0
     assert _pending(task) == []
     assert f"{NAME}.retry" not in store.list_files(task.dataset)
 
@@ -397,3 +399,39 @@ def test_other_engines_are_refused(tmp_path: Path) -> None:
         build_shard(task, _ignore)
 
     assert store.list_files(task.dataset) == {}
+
+
+def test_siblings_are_what_they_would_be_alone(tmp_path: Path) -> None:
+    """Shards of two datasets, built of the same pictures at once, have the bytes of those built alone."""
+    files = {"1.jpg": (_photo(1), 0), "bad.jpg": (b"<html>", 0), "2.jpg": (_photo(2), 1), "x.jpg": (None, 1)}
+    small = _task(tmp_path, files)
+    large = _task(tmp_path, files, dataset=str(tmp_path / "b"), recipe=Recipe(size=300, encoding="png"))
+    ticks: list[Tally] = []
+
+    both = build_shard(dataclasses.replace(small, siblings=(large,)), ticks.append)
+
+    alone = [
+        build_shard(dataclasses.replace(task, dataset=str(tmp_path / f"alone{number}")), _ignore)[0]
+        for number, task in enumerate((small, large))
+    ]
+    assert list(both) == alone
+    assert [summary.samples for summary in both] == [2, 2]
+    assert sum(tick.files for tick in ticks) == 4
+    for name in ("out", "b"):
+        receipt = read_receipt(str(tmp_path / name), NAME)[1]
+        assert receipt["code"].to_pylist() == [None, "not_an_image", None, "unreadable"]
+
+
+def test_failing_sibling_leaves_nothing_of_either(tmp_path: Path) -> None:
+    """When the build of a shard is stopped, no tar of any dataset is left."""
+    files = {"1.jpg": (_photo(1), 0), "2.jpg": (_photo(2), 1)}
+    other = _task(tmp_path, files, dataset=str(tmp_path / "b"))  # type: ignore[arg-type]
+    task = dataclasses.replace(_task(tmp_path, files), siblings=(other,))  # type: ignore[arg-type]
+
+    def stop(_: Tally) -> None:
+        raise StoreError("enough")
+
+    with pytest.raises(StoreError, match="enough"):
+        build_shard(task, stop)
+
+    assert [path for name in ("out", "b") for path in (tmp_path / name).rglob("*.*") if path.is_file()] == []
