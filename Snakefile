@@ -1,6 +1,7 @@
-# Raw photos in, a sealed dataset out: snakemake --cores 32
+# Raw photos in, sealed datasets out: snakemake --cores 32
 #
 # Every rule runs one verb of the `ingest` command; what decides lives there.
+import re
 import time
 
 from snakemake.utils import min_version
@@ -16,14 +17,22 @@ configfile: f"{workflow.basedir}/pipelines/config.yaml"
 
 
 settings = check_settings(config)
-work = settings.work_folder
+outputs = {str(output.work_folder): output for output in settings.outputs}
+work = next(
+    iter(outputs.values())
+).work_folder  # of the first dataset: what all have in common lies there
 # A parameter of every rule, so that each always runs: what is done lies where Snakemake does not look.
 now = time.time_ns()
 name_workflow()
 
 
+wildcard_constraints:
+    folder="|".join(map(re.escape, outputs)),
+
+
 onstart:
-    hold_work_folder(work)
+    for output in outputs.values():
+        hold_work_folder(output.work_folder)
 
 
 include: "pipelines/rules/demo.smk"
@@ -36,4 +45,4 @@ include: "pipelines/rules/seal.smk"
 rule all:
     default_target: True
     input:
-        work / "sealed.json",
+        [f"{folder}/sealed.json" for folder in outputs],

@@ -102,7 +102,9 @@ def _run_demo(options: argparse.Namespace) -> None:
 def _add_scan(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
     verb = add_verb(verbs, _run_scan)
     verb.add_argument("--settings", required=True, help="a YAML file, or the settings of this room as JSON")
-    verb.add_argument("--manifest", type=Path, required=True, help="Parquet file to write")
+    verb.add_argument(
+        "--manifest", type=Path, help="Parquet file to write (with a YAML file: in its work folder)"
+    )
     return verb
 
 
@@ -111,8 +113,9 @@ def _run_scan(options: argparse.Namespace) -> None:
     from ingest.build.scan import describe_skipped, list_settings, scan  # noqa: PLC0415
 
     values = _settings(options.settings, "scan")
+    manifest = options.manifest or _work_file(options.settings, "manifest.parquet")
     raw = values["raw"]
-    found = scan(raw, options.manifest, list_settings(values), identify=values.get("identify", False))
+    found = scan(raw, manifest, list_settings(values), identify=values.get("identify", False))
     places = raw if isinstance(raw, str) else ", ".join(raw.values())
     what = f"{count(found.candidates, 'candidate')} ({format_bytes(found.bytes)}) in {places}"
     logger.info("scan: %s; %s; %s", what, describe_skipped(found.skipped), _news(changed=found.changed))
@@ -131,15 +134,29 @@ def _add_plan(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
 
 def _run_plan(options: argparse.Namespace) -> None:
     """Deal the files of a manifest to shards."""
+    if options.settings.lstrip().startswith("{"):
+        if options.manifest is None or options.plan is None:
+            raise ConfigError("--settings is JSON, which names no files: give --manifest and --plan too")
+        _plan(options, _settings(options.settings, "plan"), options.manifest, options.plan)
+        return
+    from ingest.build.config import load_settings  # noqa: PLC0415
+
+    outputs = load_settings(Path(options.settings)).outputs
+    manifest = options.manifest or outputs[0].work_folder / "manifest.parquet"
+    for output in outputs:
+        plan = options.plan or output.work_folder / "plan.parquet"
+        _plan(options, json.loads(output.of_room("plan")), manifest, plan)
+
+
+def _plan(options: argparse.Namespace, values: dict[str, Any], manifest: Path, plan: Path) -> None:
     from ingest.build.history import update_plan  # noqa: PLC0415
     from ingest.build.plan import PlanSettings  # noqa: PLC0415
     from ingest.recipe import Recipe  # noqa: PLC0415
 
-    values = _settings(options.settings, "plan")
     allow_delete = values.pop("allow_delete", False)
     done = update_plan(
-        options.manifest or _work_file(options.settings, "manifest.parquet"),
-        options.plan or _work_file(options.settings, "plan.parquet"),
+        manifest,
+        plan,
         PlanSettings(**{**values, "recipe": Recipe.from_dict(values["recipe"])}),
         allow_delete=options.allow_delete or allow_delete,
         reshuffle=options.reshuffle,
@@ -154,11 +171,13 @@ def _run_plan(options: argparse.Namespace) -> None:
 def _add_shrink(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
     verb = add_verb(verbs, _run_shrink)
     verb.add_argument("--settings", default="{}", help="a YAML file, or the settings of this room as JSON")
-    verb.add_argument("--plan", type=Path, required=True, help="what plan left")
+    verb.add_argument("--plan", type=Path, nargs="+", required=True, help="what plan left, for each dataset")
     verb.add_argument(
         "--cores", type=int, default=os.cpu_count() or 1, help="worker processes on this machine"
     )
-    verb.add_argument("--done", type=Path, default=None, help="write this file when all shards are there")
+    verb.add_argument(
+        "--done", type=Path, nargs="*", default=[], help="files to write when all shards are there"
+    )
     return verb
 
 
@@ -174,8 +193,8 @@ def _run_shrink(options: argparse.Namespace) -> None:
     done = shrink(options.plan, ShrinkSettings(**values, cores=options.cores, limits=limits))
     made = f": {done.tally.sentence()}" if done.built else ""
     logger.info("shrink: %s of %s to build%s", f"{done.built:,}", count(done.planned, "shard"), made)
-    if options.done is not None:
-        _mark(options.done, {"shards": done.planned})
+    for marker in options.done:
+        _mark(marker, {"shards": done.planned})
 
 
 def _add_seal(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
@@ -242,7 +261,7 @@ def _work_file(settings: str, name: str) -> Path:
         raise ConfigError(f"--settings is JSON, which names no {name}: give it as an option, or a YAML file")
     from ingest.build.config import load_settings  # noqa: PLC0415
 
-    return load_settings(Path(settings)).work_folder / name
+    return load_settings(Path(settings)).outputs[0].work_folder / name
 
 
 def _news(*, changed: bool) -> str:

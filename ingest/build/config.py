@@ -90,6 +90,10 @@ class Settings(BaseModel):
     """What becomes of further files of the same content."""
     dataset: str | None = Field(None, min_length=1)
     """Folder or URL of the dataset; None means ``data/<name of raw>-<size>``."""
+    splits: tuple[str, ...] | None = None
+    """Splits that go into the dataset; None: all."""
+    datasets: list[dict[str, Any]] | None = Field(None, min_length=1)
+    """Several datasets of the same photos: for each the keys in which it differs, `dataset` among them."""
     work: str = Field(".ingest", min_length=1)
     """Local folder of the build's own small files: manifest, plan, logs."""
     limit: int | None = Field(None, ge=1)
@@ -179,6 +183,18 @@ class Settings(BaseModel):
         return store.normalise(self.dataset or f"data/{name}-{self.size}")
 
     @property
+    def outputs(self) -> tuple[Settings, ...]:
+        """The settings of each dataset that is built.
+
+        Raises:
+            ConfigError: what is said of one of `datasets` is impossible; one sentence.
+        """
+        if self.datasets is None:
+            return (self,)
+        common = self.model_dump(exclude={"datasets"}, exclude_unset=True)
+        return tuple(check_settings({**common, **each}) for each in self.datasets)
+
+    @property
     def recipe(self) -> Recipe:
         """The part of the settings that decides a sample's bytes."""
         return Recipe(
@@ -231,6 +247,7 @@ class Settings(BaseModel):
                 "missing": self.missing,
                 "split": sorted(self.split.items()) if isinstance(self.split, dict) else [],
                 "duplicates": self.duplicates,
+                "splits": self.splits,
                 "allow_delete": self.allow_delete,
             },
             "shrink": {
@@ -257,8 +274,28 @@ def check_settings(values: Mapping[str, Any]) -> Settings:
         settings = Settings.model_validate(dict(values))
     except ValidationError as error:
         raise ConfigError(_sentence(error)) from error
-    _check_places(settings)
+    if settings.datasets is None:
+        _check_places(settings)
+    else:
+        _check_datasets(settings.datasets, settings.outputs)
     return settings
+
+
+_OF_ONE = {"dataset", "splits", "samples_per_shard", "limit", "seed", *Recipe().to_dict()}
+"""Keys that each of several datasets may have of its own."""
+
+
+def _check_datasets(datasets: list[dict[str, Any]], outputs: tuple[Settings, ...]) -> None:
+    for values in datasets:
+        foreign = sorted(values.keys() - _OF_ONE)
+        if "dataset" not in values or foreign:
+            found = f"has the key {foreign[0]!r}" if foreign else "has no key 'dataset'"
+            message = f"config key 'datasets': one of them {found}: allowed are {', '.join(sorted(_OF_ONE))}"
+            raise ConfigError(f"{message}, and 'dataset' must be there")
+    places = [output.dataset_url for output in outputs]
+    twice = sorted({place for place in places if places.count(place) > 1})
+    if twice:
+        raise ConfigError(f"config key 'datasets': {twice[0]} is there twice: choose another folder for one")
 
 
 def load_settings(path: Path) -> Settings:
@@ -281,7 +318,7 @@ def _sentence(error: ValidationError) -> str:
     # Behind the key, pydantic names the member of a union or the position in a list that did not fit.
     depth = 2 if first["loc"][0] in _GROUPS else 1
     key = ".".join(str(part) for part in first["loc"][:depth])
-    if key in ("raw", "split"):
+    if key in ("raw", "split", "splits", "datasets"):
         return f"config key {key!r} is {first['input']!r}: {_SPECIAL[key]}"
     if first["type"] == "extra_forbidden":
         return _unknown_key(key)
@@ -298,6 +335,8 @@ def _allowed(key: str, error: Any) -> str:  # noqa: ANN401  pydantic's own recor
 _SPECIAL = {
     "raw": "allowed are a folder, URL, glob or table (.csv, .tsv, .parquet, .jsonl), a list of those, "
     "or names with one each",
+    "datasets": "allowed is a list with keys and values for each dataset",
+    "splits": "allowed is a list of splits, such as [train]",
     "split": "allowed are 'auto', 'none', or shares such as {train: 0.9, val: 0.1}",
     "samples_per_shard": "allowed are 'auto' or a whole number of 1 or more",
     "background": "allowed are three whole numbers from 0 to 255, red, green and blue",

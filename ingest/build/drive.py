@@ -25,11 +25,11 @@ from ingest.lock import hold
 from ingest.units import count, format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from ingest.build.cluster import Cluster, Finished
-    from ingest.build.planned import PlanHead, ShardHead
+    from ingest.build.planned import PlanHead, PlannedShard, ShardHead
     from ingest.build.reuse import Pool
 
 logger = logging.getLogger(__name__)
@@ -78,23 +78,45 @@ class ShrinkSummary:
     tally: Tally
 
 
-def shrink(plan: Path, settings: ShrinkSettings) -> ShrinkSummary:
-    """Build every shard of `plan` that is not whole yet.
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Build:
+    """One dataset that is being built: its plan, and the shards of it that are not whole."""
+
+    plan: Path
+    head: PlanHead
+    names: tuple[str, ...]
+
+    @property
+    def pending(self) -> list[ShardHead]:
+        """The shards that are not whole, in order."""
+        wanted = set(self.names)
+        return [shard for shard in self.head.shards if shard.name in wanted]
+
+
+def shrink(plans: Sequence[Path], settings: ShrinkSettings) -> ShrinkSummary:
+    """Build every shard of some plans that is not whole yet; those of the same files at once.
 
     Args:
-        plan: file that `ingest plan` left.
+        plans: files that `ingest plan` left, one for each dataset.
         settings: where, and within which limits.
 
     Raises:
-        StoreError: the dataset cannot be written, has no room, or another build holds it.
+        StoreError: a dataset cannot be written, has no room, or another build holds it.
         DeviceError: the cluster does not answer or does not fit.
         BuildError: some shards were not built, or too many files were rejected; shards that are whole stay.
     """
-    head = read_plan_head(plan)
-    with hold_dataset(head.dataset, plan.parent):
-        clean_up(head)
-        names = missing_shards(head, settings.limits)
-        return _build(plan, head, names, settings) if names else ShrinkSummary(len(head.shards), 0, Tally())
+    heads = {plan: read_plan_head(plan) for plan in plans}
+    with contextlib.ExitStack() as stack:
+        for plan in sorted(plans, key=lambda plan: heads[plan].dataset):  # in one order, whoever holds them
+            stack.enter_context(hold_dataset(heads[plan].dataset, plan.parent))
+            clean_up(heads[plan])
+        builds = [
+            _Build(plan, head, tuple(missing_shards(head, settings.limits))) for plan, head in heads.items()
+        ]
+        num_planned = sum(len(head.shards) for head in heads.values())
+        if not any(build.names for build in builds):
+            return ShrinkSummary(num_planned, 0, Tally())
+        return ShrinkSummary(num_planned, *_build(builds, settings))
 
 
 def clean_up(head: PlanHead) -> None:
@@ -148,38 +170,65 @@ def _wait_for_lock() -> Iterator[None]:
         yield
 
 
-def _build(plan: Path, head: PlanHead, names: list[str], settings: ShrinkSettings) -> ShrinkSummary:
+def _build(builds: Sequence[_Build], settings: ShrinkSettings) -> tuple[int, Tally]:
     from ingest.build.cluster import open_cluster  # noqa: PLC0415  a second that a no-op need not pay
 
-    wanted = set(names)
-    pending = [shard for shard in head.shards if shard.name in wanted]
-    num_files = sum(shard.files for shard in pending)
-    logger.info(
-        "%s of %d to build, %s", count(len(names), "shard"), len(head.shards), count(num_files, "image")
-    )
-    with open_cluster(settings.scheduler, min(settings.cores, len(names))) as cluster:
+    groups = list(_groups(builds))
+    num_files = sum(shard.files for _, shard in (group[0] for group in groups))
+    num_shards = sum(map(len, groups))
+    planned = sum(len(build.head.shards) for build in builds)
+    logger.info("%s of %d to build, %s", count(num_shards, "shard"), planned, count(num_files, "image"))
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(open_cluster(settings.scheduler, min(settings.cores, len(groups))))
         if num_files >= _LONG_BUILD_FILES:
-            _say_estimate(plan, head, pending, max(1, cluster.num_threads), settings.limits)
-        present = store.list_files(head.dataset)
-        with Progress(num_files, len(names)) as progress, gather(head, present, plan.parent) as known:
-            tasks = _tasks(plan, head, wanted, settings.limits, known)
-            return ShrinkSummary(len(head.shards), *_run(cluster, tasks, progress, settings.max_rejects))
+            for build in builds:
+                _say_estimate(build, max(1, cluster.num_threads), settings.limits)
+        progress = stack.enter_context(Progress(num_files, len(groups)))
+        known = [
+            stack.enter_context(gather(build.head, store.list_files(build.head.dataset), build.plan.parent))
+            for build in builds
+        ]
+        tasks = _tasks(builds, groups, known, settings.limits)
+        return _run(cluster, tasks, progress, settings.max_rejects)
 
 
-def _tasks(plan: Path, head: PlanHead, names: set[str], limits: Limits, known: Pool) -> Iterator[ShardTask]:
-    engines = engine_versions()
-    for shard in read_planned_shards(plan, head, names):
-        yield ShardTask(
-            roots=head.roots,
-            dataset=head.dataset,
-            recipe=head.recipe,
-            shard=shard,
-            labelled=bool(head.classes),
-            engines=engines,
-            limits=limits,
-            origins=known.origins(shard.files),
-            extras=head.extras,
-        )
+def _groups(builds: Sequence[_Build]) -> Iterator[list[tuple[int, ShardHead]]]:
+    """Yield the shards to be built, those of the same files in different datasets together."""
+    alike: dict[str, list[tuple[int, ShardHead]]] = {}
+    for number, build in enumerate(builds):
+        for shard in build.pending:
+            alike.setdefault(shard.content or shard.name, []).append((number, shard))
+    yield from alike.values()
+
+
+def _tasks(
+    builds: Sequence[_Build],
+    groups: Sequence[list[tuple[int, ShardHead]]],
+    known: Sequence[Pool],
+    limits: Limits,
+) -> Iterator[ShardTask]:
+    for number, build in enumerate(builds):
+        mine = {group[0][1].name: group[1:] for group in groups if group[0][0] == number}
+        for shard in read_planned_shards(build.plan, build.head, set(mine)):
+            siblings = tuple(
+                _task(builds[other].head, dataclasses.replace(shard, name=head.name), known[other], limits)
+                for other, head in mine[shard.name]
+            )
+            yield dataclasses.replace(_task(build.head, shard, known[number], limits), siblings=siblings)
+
+
+def _task(head: PlanHead, shard: PlannedShard, known: Pool, limits: Limits) -> ShardTask:
+    return ShardTask(
+        roots=head.roots,
+        dataset=head.dataset,
+        recipe=head.recipe,
+        shard=shard,
+        labelled=bool(head.classes),
+        engines=engine_versions(),
+        limits=limits,
+        origins=known.origins(shard.files),
+        extras=head.extras,
+    )
 
 
 def _run(
@@ -198,7 +247,7 @@ def _run(
             if finished.error is None:
                 progress.finish(finished.name, finished.result[0], finished.total)
                 built += finished.total
-                num_built += 1
+                num_built += len(finished.result)
                 in_a_row = 0
                 continue
             failed.append(finished)
@@ -232,11 +281,12 @@ def _failure_sentence(failed: list[Finished], num_built: int) -> str:
     )
 
 
-def _say_estimate(
-    plan: Path, head: PlanHead, pending: list[ShardHead], num_threads: int, limits: Limits
-) -> None:
+def _say_estimate(build: _Build, num_threads: int, limits: Limits) -> None:
     """Time a few files and say what the build will take; refuse one that does not fit on the disk."""
-    sizes, seconds = _try_files(plan, head, pending[0].name, limits)
+    head, pending = build.head, build.pending
+    if not pending:
+        return
+    sizes, seconds = _try_files(build.plan, head, pending[0].name, limits)
     if not sizes:
         return
     num_files = sum(shard.files for shard in pending)

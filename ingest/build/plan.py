@@ -46,6 +46,7 @@ class PlanSettings:
     missing: Literal["drop", "keep"] = "drop"
     split: Shares = ()
     duplicates: Literal["drop", "keep"] = "keep"
+    splits: tuple[str, ...] | None = None
 
     @property
     def dealing(self) -> list[Any]:
@@ -88,7 +89,7 @@ def make_plan(
         gone = _missing(before, files.schema, manifest["key"])
         roots, numbers = join_roots(roots, before.head.roots)
         files = pa.concat_tables([files, _with_roots(gone, numbers)])
-    files = _without(files, forgotten)
+    files = _without(_of_splits(files, settings.splits), forgotten)
     _require_distinct(files["key"])
     extras = tuple(field for field, name in EXTRAS.items() if files[name].null_count < len(files))
     files, ranks = _chosen(files, settings)
@@ -113,6 +114,23 @@ def make_plan(
         extras=extras,
     )
     return Plan(head, rows.select(PLAN_SCHEMA.names).cast(PLAN_SCHEMA))
+
+
+def _of_splits(files: pa.Table, splits: tuple[str, ...] | None) -> pa.Table:
+    """Return the files of some splits; None: of all.
+
+    Raises:
+        BuildError: there are none.
+    """
+    if splits is None:
+        return files
+    chosen = files.filter(pc.is_in(files["split"], value_set=pa.array(splits, pa.string())))
+    if len(files) and not len(chosen):
+        found = ", ".join(sorted(pc.unique(files["split"]).to_pylist()))
+        raise BuildError(
+            f"splits {', '.join(splits)}: no file is of them, the splits are {found}: mend 'splits'"
+        )
+    return chosen
 
 
 def _with_classes(manifest: pa.Table, classes: tuple[str, ...]) -> pa.Table:
@@ -171,8 +189,10 @@ def _heads(rows: pa.Table, numbers: NDArray[np.int64], salt: str) -> Iterator[Sh
     splits = rows["split"]
     for begin, end in _runs(splits, numbers):
         split = splits[begin].as_py()
-        name = f"{split}/{numbers[begin]:06d}-{_hash(text[edges[begin] : edges[end]], salt)}"
-        yield ShardHead(name, split, end - begin, int(sizes[begin:end].clip(min=0).sum()))
+        files = text[edges[begin] : edges[end]]
+        name = f"{split}/{numbers[begin]:06d}-{_hash(files, salt)[:8]}"
+        num_bytes = int(sizes[begin:end].clip(min=0).sum())
+        yield ShardHead(name, split, end - begin, num_bytes, _hash(files, split)[:32])
 
 
 def _runs(splits: pa.ChunkedArray, numbers: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
@@ -203,10 +223,10 @@ def _lines(rows: pa.Table) -> tuple[pa.Buffer, NDArray[np.int64]]:
 
 
 def _hash(text: pa.Buffer, salt: str) -> str:
-    """Return 8 hex digits that change whenever the bytes of the shard may change."""
+    """Return hex digits that change whenever the files of the shard change, or `salt`."""
     digest = hashlib.sha256(salt.encode())
     digest.update(text)
-    return digest.hexdigest()[:8]
+    return digest.hexdigest()
 
 
 def warn_of_other_source(before: PlanHead | None, roots: Sequence[str], dataset: str) -> None:

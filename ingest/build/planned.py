@@ -61,12 +61,16 @@ class PlannedShard:
 
 
 class ShardHead(NamedTuple):
-    """Name, split, number of files and raw bytes of one planned shard."""
+    """Name, split, number of files and raw bytes of one planned shard.
+
+    `content` is a hash of its files alone: shards of two datasets that have it in common differ by recipe.
+    """
 
     name: str
     split: str
     files: int
     bytes: int
+    content: str = ""
 
     @property
     def number(self) -> int:

@@ -3,13 +3,13 @@ rule plan:
     input:
         manifest=work / "manifest.parquet",
     output:
-        plan=update(work / "plan.parquet"),
+        plan=update("{folder}/plan.parquet"),
     log:
-        work / "logs/plan.log",
+        "{folder}/logs/plan.log",
     conda:
         "../envs/ingest.yaml"
     params:
-        settings=lambda wildcards: settings.of_room("plan"),
+        settings=lambda wildcards: outputs[wildcards.folder].of_room("plan"),
         now=now,
     shell:
         "ingest plan --settings {params.settings:q} --manifest {input.manifest:q} --plan {output.plan:q}"

@@ -1,16 +1,16 @@
 # From receipts to a dataset that readers can open.
 rule seal:
     input:
-        plan=work / "plan.parquet",
-        shrunk=work / "shrunk.json",
+        plan="{folder}/plan.parquet",
+        shrunk="{folder}/shrunk.json",
     output:
-        done=work / "sealed.json",
+        done="{folder}/sealed.json",
     log:
-        work / "logs/seal.log",
+        "{folder}/logs/seal.log",
     conda:
         "../envs/ingest.yaml"
     params:
-        settings=lambda wildcards: settings.of_room("seal"),
+        settings=lambda wildcards: outputs[wildcards.folder].of_room("seal"),
         now=now,
     shell:
         "ingest seal --settings {params.settings:q} --plan {input.plan:q} --done {output.done:q} --log {log:q}"

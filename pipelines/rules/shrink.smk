@@ -1,9 +1,9 @@
 # From raw files to shards. The shards are no outputs of the rule: Snakemake would wipe them when it fails.
 rule shrink:
     input:
-        plan=work / "plan.parquet",
+        plans=[f"{folder}/plan.parquet" for folder in outputs],
     output:
-        done=work / "shrunk.json",
+        done=[f"{folder}/shrunk.json" for folder in outputs],
     log:
         work / "logs/shrink.log",
     conda:
@@ -13,5 +13,5 @@ rule shrink:
         settings=lambda wildcards: settings.of_room("shrink"),
         now=now,
     shell:
-        "ingest shrink --settings {params.settings:q} --plan {input.plan:q} --cores {threads}"
+        "ingest shrink --settings {params.settings:q} --plan {input.plans:q} --cores {threads}"
         " --done {output.done:q} --log {log:q}"

@@ -158,7 +158,7 @@ def test_summary_is_plain_data() -> None:
     """A summary has one field for each thing that the receipt's metadata keeps."""
     assert set(dataclasses.asdict(_summary())) == {
         "name", "samples", "rejects", "bytes", "sha256", "pixels", "pixel_sum", "pixel_sum_squares",
-        "engines",
+        "engines", "recipe_sha256",
     }  # fmt: skip
 
 
