@@ -55,6 +55,14 @@ def redact(text: str) -> str:
     return _SECRET_PARAMETER.sub(r"\1***", _USER.sub("***@", text)) if "://" in text else text
 
 
+class RedactingFormatter(logging.Formatter):
+    """Blots secrets out of every line of a log, whatever put them there."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line for `record`, with its traceback if it has one, without secrets."""
+        return redact(super().format(record))
+
+
 # ---- which faults may pass
 
 _PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504, 509})
@@ -137,7 +145,7 @@ def passes(error: BaseException) -> bool:
     if isinstance(error, StoreError) and not isinstance(error, CutShortError):
         return False  # all has been tried
     causes = list(_causes(error))
-    if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes):
+    if _is_out_of_memory(error) or any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes):
         return False
     # A body that was cut short has a status of its own for aiohttp, 400.
     return any(_is_of_the_network(cause) for cause in causes) or _first_status(error) in _PASSING_STATUS
@@ -162,6 +170,13 @@ def _status(error: BaseException) -> int | None:
         names = ("status", "status_code", "code")
         found = next((value for name in names if (value := getattr(error, name, None))), None)
     return found if isinstance(found, int) else None
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether memory ran out, though a library may call that a fault of the network."""
+    while error is not None and not isinstance(error, MemoryError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _is_of_the_network(error: BaseException) -> bool:
@@ -204,6 +219,7 @@ def patiently(url: str, action: str, attempt: Callable[[], Result]) -> Result:
         IsADirectoryError: a folder is there.
         PermissionError: the store forbids it.
         StoreError: it failed for another reason, or the fault did not pass.
+        MemoryError: memory ran out on the way.
     """
     # A tenth of a second that a build on local disks need not pay.
     from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential  # noqa: PLC0415
@@ -219,6 +235,8 @@ def patiently(url: str, action: str, attempt: Callable[[], Result]) -> Result:
     try:
         return retrying(attempt)
     except store_errors() as error:
+        if _is_out_of_memory(error):
+            raise MemoryError from error
         tried = f"tried {retrying.statistics['attempt_number']} times in "
         raise explain(url, action, error, tried + format_duration(time.monotonic() - begin)) from error
 
@@ -248,7 +266,7 @@ def describe(error: BaseException) -> str:
     words = getattr(error, "strerror", None) or str(error) or type(error).__name__
     status = _first_status(error)
     prefix = f"HTTP {status}: " if status and str(status) not in str(words) else ""
-    return redact(" ".join(f"{prefix}{words}".split()))
+    return redact(" ".join(f"{prefix}{words}".split()).rstrip(" :."))
 
 
 def explain(url: str, action: str, error: BaseException, tried: str) -> OSError:

@@ -50,6 +50,9 @@ _READ_AHEAD_BYTES = 64 * 10**6
 OUT_OF_MEMORY = 77
 """Exit status that says that an allocation failed: there may be no memory left to say it in words."""
 
+_STACK_BYTES = 2**20
+# Of a thread that reads. The usual 8 MiB each would count against the memory limit, used or not.
+
 _IDLE_S = 60  # a worker of a cluster that stays up may see no further shard: its child need not stay too
 _SECOND_TRY_AFTER_S = 1.0  # a disk that was reset answers again by then
 _NETWORKS = ("nfs", "cifs", "smb", "fuse.", "9p", "ceph", "afs", "lustre", "gpfs", "beegfs")
@@ -105,6 +108,7 @@ def main() -> None:
     descriptor, lifeline, memory_limit = (int(text) for text in sys.argv[1:])
     _follow(lifeline)
     _limit_memory(memory_limit)
+    threading.stack_size(_STACK_BYTES)
     with Connection(descriptor) as parent, ThreadPoolExecutor(READ_AHEAD_FROM_STORE) as pool:
         logging.getLogger("ingest").addHandler(_Messenger(parent))
         parent.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

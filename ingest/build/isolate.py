@@ -47,6 +47,9 @@ _LAST_WORDS_BYTES = 65536  # of a pipe on Linux; what does not fit is lost
 _NEARLY = 0.75
 """Share of the memory limit from which on a crash is taken for a failed allocation that nobody checked."""
 
+_MEMORY_A_FILE_AHEAD = 2**26
+"""Bytes of the memory limit for each file that is read ahead: what is read takes memory, as does reading."""
+
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 _OF_ITS_OWN = {signal.Signals[f"SIG{name}"] for name in ("SEGV", "BUS", "ABRT", "ILL", "FPE", "TRAP", "SYS")}
@@ -115,7 +118,8 @@ def decode(
     """
     done, before = 0, False
     are_local = all(store.is_local(store.place(raw, path)) for path, _ in files)
-    ahead = READ_AHEAD if are_local else READ_AHEAD_FROM_STORE
+    most = READ_AHEAD if are_local else READ_AHEAD_FROM_STORE
+    ahead = min(most, limits.memory_limit // _MEMORY_A_FILE_AHEAD)
     while done < len(files):
         # A second try is alone: nothing read ahead, nothing left in the memory of the process.
         part = files[done : done + 1] if before else files[done:]

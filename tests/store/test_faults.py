@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pickle
 import uuid
 
+import numpy as np
 import pytest
 
 from ingest import faults, objects, remote, store
-from ingest.build import child
+from ingest.build import child, isolate
+from ingest.build.image import encode_jpeg
+from ingest.build.limits import Limits
+from ingest.build.sample import Shrunk
 from ingest.errors import StoreError
+from ingest.recipe import Recipe
 from tests import s3
 from tests.proxy import Fault
 
@@ -175,6 +181,34 @@ def test_no_credentials_is_a_store_error(place, monkeypatch):
         store.read_bytes(f"{place}/x")
 
 
+def test_want_of_memory_is_no_fault_of_the_network(place, monkeypatch):
+    """A library may wrap it as one, and trying again would be in vain."""
+
+    def cat_file(*_args, **_options):
+        try:
+            raise MemoryError  # noqa: TRY301
+        except MemoryError:
+            raise ConnectionResetError  # noqa: B904
+
+    monkeypatch.setattr(remote._find(place).filesystem, "cat_file", cat_file)
+
+    with pytest.raises(MemoryError):
+        store.read_bytes(f"{place}/x")
+
+
+def test_little_memory_suffices_to_read(place):
+    """The least memory limit is enough for photos that come from a store many at a time."""
+    photo = encode_jpeg(np.random.default_rng(0).integers(0, 256, (1200, 1600, 3), np.uint8), 95)
+    for number in range(20):
+        store.write_bytes(f"{place}/{number}.jpg", photo)
+    files = [(b"%d.jpg" % number, len(photo)) for number in range(20)]
+    limits = Limits(memory_limit=2**28)
+
+    with contextlib.closing(isolate.decode(files, raw=place, recipe=Recipe(), limits=limits)) as results:
+        assert [type(decoded.result) for decoded in results] == [Shrunk] * 20
+    isolate.end_idle()
+
+
 def test_waiting_is_said(proxy, place, monkeypatch, caplog):
     """Who waits for a store for more than a moment is told so, in one line for all threads."""
     monkeypatch.setattr(faults, "_QUIET_S", 0.0)
@@ -264,6 +298,15 @@ def test_unfinished_uploads_of_killed_writers_are_given_up(place):
 def test_secrets_are_blotted_out(text, shown):
     """Passwords before the host and parameters that sign are not shown; all else is."""
     assert store.redact(text) == shown
+
+
+def test_lines_of_a_log_show_no_secret():
+    """Whatever a message is made of, the line that is written is blotted."""
+    record = logging.LogRecord("x", 30, "", 0, "%s is bad", ("http://me:pass@h/x?sig=pass",), None)
+
+    line = faults.RedactingFormatter("%(levelname)s %(message)s").format(record)
+
+    assert line == "WARNING http://***@h/x?sig=*** is bad"
 
 
 @pytest.mark.usefixtures("impatient")
