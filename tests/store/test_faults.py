@@ -198,11 +198,12 @@ def test_want_of_memory_is_no_fault_of_the_network(place, monkeypatch):
 
 def test_little_memory_suffices_to_read(place):
     """The least memory limit is enough for photos that come from a store many at a time."""
-    photo = encode_jpeg(np.random.default_rng(0).integers(0, 256, (1200, 1600, 3), np.uint8), 95)
+    photo = encode_jpeg(np.random.default_rng(0).integers(0, 256, (600, 800, 3), np.uint8), 95)
     for number in range(20):
         store.write_bytes(f"{place}/{number}.jpg", photo)
     files = [(b"%d.jpg" % number, len(photo)) for number in range(20)]
     limits = Limits(memory_limit=2**28)
+    isolate.end_idle()  # one of an earlier test would have the credentials of then
 
     with contextlib.closing(isolate.decode(files, raw=place, recipe=Recipe(), limits=limits)) as results:
         assert [type(decoded.result) for decoded in results] == [Shrunk] * 20
