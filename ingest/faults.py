@@ -6,6 +6,7 @@ No sentence of this module shows a secret: passwords and signatures in URLs are 
 from __future__ import annotations
 
 import errno
+import functools
 import logging
 import os
 import re
@@ -221,19 +222,10 @@ def patiently(url: str, action: str, attempt: Callable[[], Result]) -> Result:
         StoreError: it failed for another reason, or the fault did not pass.
         MemoryError: memory ran out on the way.
     """
-    # A tenth of a second that a build on local disks need not pay.
-    from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential  # noqa: PLC0415
-
+    retrying = _retrying(patience())
     begin = time.monotonic()
-    retrying = Retrying(
-        retry=retry_if_exception(passes),
-        wait=wait_random_exponential(multiplier=_FIRST_PAUSE_S, max=min(_LONGEST_PAUSE_S, patience() / 4)),
-        stop=stop_after_delay(patience()),
-        before_sleep=lambda state: _say(url, action, state, begin),
-        reraise=True,
-    )
     try:
-        return retrying(attempt)
+        return retrying(_call, attempt, url, action)  # type: ignore[no-any-return]
     except store_errors() as error:
         if _is_out_of_memory(error):
             raise MemoryError from error
@@ -241,21 +233,43 @@ def patiently(url: str, action: str, attempt: Callable[[], Result]) -> Result:
         raise explain(url, action, error, tried + format_duration(time.monotonic() - begin)) from error
 
 
+@functools.cache
+def _retrying(seconds: float) -> Any:  # noqa: ANN401  tenacity is imported late
+    """Return what tries again, one for all calls and threads.
+
+    One for each call would leave a `threading.local` for each to the garbage collector, and that deadlocks
+    with `sys._current_frames`, which profilers such as Dask's call all the time (python/cpython#106883).
+    """
+    # A tenth of a second that a build on local disks need not pay.
+    from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential  # noqa: PLC0415
+
+    return Retrying(
+        retry=retry_if_exception(passes),
+        wait=wait_random_exponential(multiplier=_FIRST_PAUSE_S, max=min(_LONGEST_PAUSE_S, seconds / 4)),
+        stop=stop_after_delay(seconds),
+        before_sleep=_say,
+        reraise=True,
+    )
+
+
+def _call(attempt: Callable[[], Result], _url: str, _action: str) -> Result:
+    return attempt()
+
+
 _SAYING = threading.Lock()
 _said = {"at": 0.0}
 
 
-def _say(url: str, action: str, state: Any, begin: float) -> None:  # noqa: ANN401  tenacity is imported late
-    now = time.monotonic()
+def _say(state: Any) -> None:  # noqa: ANN401  tenacity is imported late
+    _, url, action = state.args
+    now, waited = time.monotonic(), state.seconds_since_start
     with _SAYING:
-        if now - begin < _QUIET_S or now - _said["at"] < _LINE_EVERY_S:
+        if waited < _QUIET_S or now - _said["at"] < _LINE_EVERY_S:
             return
         _said["at"] = now
-    error = state.outcome.exception()
-    logger.warning(
-        "%s: cannot %s yet (%s): tried %d times in %s, trying on",
-        redact(url), action, describe(error), state.attempt_number, format_duration(now - begin),
-    )  # fmt: skip
+    tried = f"tried {state.attempt_number} times in {format_duration(waited)}"
+    reason = describe(state.outcome.exception())
+    logger.warning("%s: cannot %s yet (%s): %s, trying on", redact(url), action, reason, tried)
 
 
 # ---- sentences
