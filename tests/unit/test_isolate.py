@@ -7,6 +7,7 @@ import errno
 import hashlib
 import io
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -117,7 +118,8 @@ def test_fault_costs_its_file(tmp_path, fault, code, words):
 @pytest.mark.usefixtures("planted")
 def test_crash_of_a_full_process_is_for_want_of_memory(tmp_path):
     """A decoder that does not look at what malloc returned crashes; how large it was tells why."""
-    limits = Limits(time_limit=60, memory_limit=2**30)
+    own_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10  # the child inherits this peak
+    limits = Limits(time_limit=60, memory_limit=2**30 + 2 * own_peak)
 
     (decoded,) = _decode(tmp_path, {"bad": b"C-GREEDY"}, limits)
 
