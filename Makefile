@@ -25,7 +25,7 @@ check:
 	$(call in_venv,lint-imports)
 	$(call in_venv,snakefmt --check Snakefile pipelines)
 	$(call in_venv,snakemake --lint)
-	$(call in_venv,pytest)
+	$(call in_venv,pytest -n 2 --dist worksteal)
 
 # Removes what set-up and checks left; datasets and pictures stay.
 clean:
