@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import os
-import threading
 import time
 import uuid
 
@@ -14,6 +11,7 @@ import pytest
 from ingest import store
 from ingest.errors import StoreError
 from tests.s3 import BUCKET
+from tests.web import serve_folder
 
 ODD_NAMES = [
     "a b+c%20d#e.jpg",
@@ -180,14 +178,8 @@ def test_file_appears_only_when_the_block_ends(place):
 def web(tmp_path):
     """Serve a folder as web servers do, with pages of links; return the folder and its URL."""
     (tmp_path / "photos").mkdir()
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
-    handler.func.log_message = lambda *_: None
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield tmp_path / "photos", f"http://127.0.0.1:{server.server_port}/photos"
-        server.shutdown()
-        thread.join()
+    with serve_folder(tmp_path) as url:
+        yield tmp_path / "photos", f"{url}/photos"
 
 
 def test_web_server_is_listed_and_read(web):

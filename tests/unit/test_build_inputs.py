@@ -8,6 +8,7 @@ import os
 import tarfile
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -22,6 +23,7 @@ from ingest.recipe import Recipe
 from ingest.shard import read_receipt
 from ingest.verify import verify
 from tests.builds import add_photo, build_shards, photo
+from tests.web import serve_folder
 
 
 def _plan(folder: Path, raw: Any, **changes: Any) -> PlanHead:
@@ -79,6 +81,23 @@ def test_roots_and_tables_are_built_together(tmp_path: Path) -> None:
     assert read_index(str(tmp_path / "out")).fields == ("jpg", "cls", "json", "txt")
     assert list(verify(str(tmp_path / "out"), cores=1, on_done=lambda *_: None).faults) == []
     assert _build(tmp_path, raw) == []
+
+
+def test_photos_of_a_web_server_are_built(tmp_path: Path) -> None:
+    """A table of URLs of a web server: a missing photo is a reject, an edited one is built anew."""
+    add_photo(tmp_path / "web", "a b.jpg", photo(1))
+    add_photo(tmp_path / "web", "写真.jpg", photo(2))
+    with serve_folder(tmp_path / "web") as url:
+        rows = "".join(f"{url}/{name},x\n" for name in ("a%20b.jpg", quote("写真.jpg"), "gone.jpg?w=1"))
+        (tmp_path / "rows.csv").write_text("url,label\n" + rows)
+
+        assert len(_build(tmp_path, f"{tmp_path}/rows.csv")) == 1
+        assert set(_samples(tmp_path / "out")) == {f"{url}/a%20b.jpg", f"{url}/{quote('写真.jpg')}"}
+        assert read_index(str(tmp_path / "out")).rejects == {"unreadable": 1}
+        assert _build(tmp_path, f"{tmp_path}/rows.csv") == []
+        edited = add_photo(tmp_path / "web", "a b.jpg", photo(3))
+        os.utime(edited, (2**30, 2**30))
+        assert len(_build(tmp_path, f"{tmp_path}/rows.csv")) == 1
 
 
 def test_new_caption_changes_one_shard(tmp_path: Path) -> None:
