@@ -141,7 +141,7 @@ def _run_forget(options: argparse.Namespace) -> None:
 def _add_status(verbs: Any) -> argparse.ArgumentParser:  # noqa: ANN401
     verb = add_verb(verbs, _run_status)
     verb.add_argument("dataset", nargs="?", help="folder or URL of a dataset")
-    verb.add_argument("--settings", type=Path, help="a YAML file that names the dataset, instead")
+    verb.add_argument("--settings", type=Path, help="a YAML file that names the dataset, or several, instead")
     _add_work(verb)
     return verb
 
@@ -150,12 +150,13 @@ def _run_status(options: argparse.Namespace) -> None:
     """Print how far the build of a dataset is."""
     from ingest.status import describe_status  # noqa: PLC0415
 
-    for line in describe_status(*_dataset_and_work(options)):
-        print(line)
+    for dataset, work in _datasets_and_work(options):
+        for line in describe_status(dataset, work):
+            print(line)
 
 
-def _dataset_and_work(options: argparse.Namespace) -> tuple[str, Path]:
-    """Return the dataset that is asked for, and the folder of its build.
+def _datasets_and_work(options: argparse.Namespace) -> list[tuple[str, Path]]:
+    """Return each dataset that is asked for, and the folder of its build.
 
     Raises:
         ConfigError: none is named, or two are.
@@ -164,11 +165,11 @@ def _dataset_and_work(options: argparse.Namespace) -> tuple[str, Path]:
         raise ConfigError("expected a dataset, or --settings with a YAML file that names one")
     if options.settings is None:
         dataset = normalise(options.dataset)
-        return dataset, _work_folder(dataset, options.work)
+        return [(dataset, _work_folder(dataset, options.work))]
     from ingest.build.config import load_settings  # noqa: PLC0415
 
-    settings = load_settings(options.settings)
-    return settings.dataset_url, settings.work_folder
+    outputs = load_settings(options.settings).outputs
+    return [(output.dataset_url, output.work_folder) for output in outputs]
 
 
 def _add_work(verb: argparse.ArgumentParser) -> None:

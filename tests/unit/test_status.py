@@ -137,6 +137,10 @@ def test_command_finds_the_work_folder(
     first, second = (part for part in capsys.readouterr().out.split(f"{folder}/out: ") if part)
     assert first == second
     assert first.startswith("3 of 3 shards built\n")
+    shutil.copytree(work, check_settings({**values, "dataset": "other"}).work_folder)
+    Path("two.yaml").write_text("raw: raw\ndatasets: [{dataset: out}, {dataset: other}]\n")
+    assert main(["status", "--settings", "two.yaml"]) == 0
+    assert capsys.readouterr().out.count(" of 3 shards built\n") == 2
     assert main(["status"]) == 1
     assert main(["status", "out", "--settings", "mine.yaml"]) == 1
 
