@@ -6,13 +6,11 @@ in time that the limits below bound. Whether the pixels are all there is no busi
 
 from __future__ import annotations
 
-import functools
-import struct
 import zlib
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from ingest.build import tiff
+from ingest.build import code_points, tiff
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,10 +21,8 @@ MOST_PROFILE_BYTES = 1 << 24
 _MOST_CHUNKS = 1 << 18  # in a file; 200 million pixels in PNG chunks of 8 KiB are some 100,000
 _JPEG_APP2, _ICC_MARK = 0xE2, b"ICC_PROFILE\0"
 _PNG_SIGNATURE_BYTES, _PNG_CRC_BYTES = 8, 4
+_PNG_COLOUR_TYPE = 25  # its place: the header is the first chunk
 _RIFF_HEADER_BYTES = 12
-
-_SRGB_PRIMARIES, _P3_PRIMARIES, _SRGB_CURVE = 1, 12, 13  # ITU-T H.273
-_HDR_CURVES = {16: "PQ", 18: "HLG"}
 
 
 class Profile(NamedTuple):
@@ -42,16 +38,6 @@ class Profile(NamedTuple):
 
 
 _NO_PROFILE, _BROKEN_PROFILE = Profile(), Profile(broken=True)
-
-# Apple's Display P3.icc: columns of the matrix to the connection space, adapted to D50, and IEC 61966-2-1's
-# curve as ICC.1:2010 has it in 10.16: gamma, a, b, c, d.
-_P3_MATRIX = {
-    b"rXYZ": (0.51512, 0.24120, -0.00105),
-    b"gXYZ": (0.29198, 0.69225, 0.04189),
-    b"bXYZ": (0.15710, 0.06657, 0.78407),
-}
-_D50 = (0.96420, 1.0, 0.82491)
-_SRGB_PARAMETERS = (2.4, 1 / 1.055, 0.055 / 1.055, 1 / 12.92, 0.04045)
 
 
 class Chunk(NamedTuple):
@@ -119,53 +105,29 @@ def _iter_png_chunks(data: bytes) -> Iterator[Chunk]:
 def png_profile(data: bytes) -> Profile:
     """Return the profile that says what the numbers of a PNG mean.
 
-    cICP counts before iCCP, and iCCP before sRGB, as PNG (third edition) has it; for cICP, Display P3 becomes
-    a profile of ours. Where cICP says PQ or HLG, a profile beside it counts instead: it knows how to map
-    that to a screen, while without one the numbers stay as they are (see `png_notes`). gAMA and cHRM are not
-    looked at: they are often wrong, and browsers and Pillow do not apply them either.
+    cICP counts before iCCP, and iCCP before sRGB, as PNG (third edition) has it; code points become a profile
+    of ours. Where cICP says PQ or HLG, or what `code_points` does not know, an iCCP beside it counts instead:
+    that knows how to map the numbers to a screen. An sRGB chunk says what holds without it. gAMA and cHRM
+    count last and are not applied, for they are often wrong: a gAMA that stands alone and is not sRGB's is
+    noted (`png.gamma_notes`), a cHRM is not looked at.
     """
-    chunks = {chunk.name: chunk for chunk in reversed(list(_before_pixels(data)))}  # the first of a name
-    primaries, curve = (*_code_points(data, chunks), 0, 0)[:2]
-    if curve == _SRGB_CURVE and primaries == _SRGB_PRIMARIES:
-        return _NO_PROFILE
-    if curve == _SRGB_CURVE and primaries == _P3_PRIMARIES:
-        return Profile(display_p3())
-    return _unpack_profile(chunks[b"iCCP"].payload(data)) if b"iCCP" in chunks else _NO_PROFILE
-
-
-@functools.cache
-def display_p3() -> bytes:
-    """Return a profile of Display P3, for files that name it by its code points alone."""
-    curve = b"para\0\0\0\0\0\3\0\0" + _fixed(_SRGB_PARAMETERS)
-    description = b"mluc\0\0\0\0" + struct.pack(">II4sII", 1, 12, b"enUS", 20, 28)
-    tags = {
-        b"desc": description + "Display P3".encode("utf-16-be"),
-        **{name: b"XYZ \0\0\0\0" + _fixed(numbers) for name, numbers in _P3_MATRIX.items()},
-        b"wtpt": b"XYZ \0\0\0\0" + _fixed(_D50),
-        **dict.fromkeys((b"rTRC", b"gTRC", b"bTRC"), curve),
-    }
-    table, body = struct.pack(">I", len(tags)), b""
-    for name, tag in tags.items():
-        table += struct.pack(">4sII", name, 128 + 4 + 12 * len(tags) + len(body), len(tag))
-        body += tag
-    head = struct.pack(
-        ">4xI4s4s4s12x4s28x12s48x", 0x04300000, b"mntr", b"RGB ", b"XYZ ", b"acsp", _fixed(_D50)
-    )
-    return struct.pack(">I", 4 + len(head + table + body)) + head + table + body
-
-
-def _fixed(numbers: Iterable[float]) -> bytes:
-    """Return numbers as s15Fixed16."""
-    return b"".join(struct.pack(">i", round(number * 65536)) for number in numbers)
+    return _png_colours(data)[0]
 
 
 def png_notes(data: bytes) -> tuple[str, ...]:
-    """Return a note where a PNG says that its numbers are of high dynamic range, and no profile maps them."""
-    chunks = {chunk.name: chunk for chunk in _before_pixels(data)}
-    curve = _HDR_CURVES.get((*_code_points(data, chunks), 0, 0)[1])
-    if curve is None or b"iCCP" in chunks:
-        return ()
-    return (f"Its numbers are of high dynamic range ({curve}), and were kept as they are.",)
+    """Return notes on what a PNG says of its colours by code points, where those count."""
+    return _png_colours(data)[1]
+
+
+def _png_colours(data: bytes) -> tuple[Profile, tuple[str, ...]]:
+    chunks = {chunk.name: chunk for chunk in reversed(list(_before_pixels(data)))}  # the first of a name
+    points = _code_points(data, chunks)
+    if points:
+        is_gray = data[_PNG_COLOUR_TYPE : _PNG_COLOUR_TYPE + 1] in {b"\0", b"\4"}
+        meaning = code_points.meaning_of(points[0], points[1], is_gray=is_gray)
+        if meaning.is_plain or b"iCCP" not in chunks:
+            return Profile(meaning.icc), meaning.notes
+    return (_unpack_profile(chunks[b"iCCP"].payload(data)) if b"iCCP" in chunks else _NO_PROFILE), ()
 
 
 def _before_pixels(data: bytes) -> Iterator[Chunk]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ingest.build import codecs, containers, lost, pillow, png, sniff, streams, tiff_page, turbo
+from ingest.build import codecs, containers, heif, lost, pillow, png, sniff, streams, tiff_page, turbo
 from ingest.build.geometry import check_shape, check_size, plan_geometry, upright_size
 from ingest.build.jpeg import (
     JpegHeader,
@@ -62,6 +62,8 @@ def read_picture(data: bytes, recipe: Recipe) -> Picture:
         picture = _read_tiff(data, recipe)
     elif kind.format in _RASTER_READERS:
         picture = _wrap(_RASTER_READERS[kind.format](data, recipe.max_pixels), kind.format)
+    elif kind.format in {"HEIC", "AVIF"}:
+        picture = heif.read_heif(data, kind.format, recipe)
     else:
         picture = pillow.read(data, kind.format, recipe.max_pixels)
     return dataclasses.replace(picture, notes=(*picture.notes, *notes)) if notes else picture

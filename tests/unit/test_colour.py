@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ingest.build import codecs, colour
-from ingest.build.containers import MOST_PROFILE_BYTES, display_p3
+from ingest.build.code_points import meaning_of
+from ingest.build.containers import MOST_PROFILE_BYTES
 from ingest.errors import DataError
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 SRGB = imagecodecs.cms_profile("srgb")
+P3 = meaning_of(12, 13).icc
 ADOBE = imagecodecs.cms_profile("adobergb")
 GRAY = imagecodecs.cms_profile("gray", gamma=1.8, whitepoint=(0.3127, 0.329))
 RANDOM = np.random.default_rng(0).integers(0, 256, (40, 50, 4), dtype=np.uint8)
@@ -81,7 +83,7 @@ class TestUse:
 
 
 class TestConversion:
-    @pytest.mark.parametrize("icc", [display_p3(), ADOBE, imagecodecs.cms_profile("linearrgb")])
+    @pytest.mark.parametrize("icc", [P3, ADOBE, imagecodecs.cms_profile("linearrgb")])
     def test_tables_are_true_to_little_cms(self, icc):
         """Random colours, dark ones too, come within a level of what Little CMS makes of them."""
         for pixels in (RANDOM[..., :3], RANDOM[..., :3] // 16):
@@ -99,11 +101,11 @@ class TestConversion:
             np.where(stored <= 0.04045, stored / 12.92, ((stored + 0.055) / 1.055) ** 2.4) @ np.array(rows).T
         )
         level = np.where(light <= 0.0031308, 12.92 * light, 1.055 * np.maximum(light, 0) ** (1 / 2.4) - 0.055)
-        converted, name, _ = colour.to_srgb(RANDOM[..., :3], "RGB", display_p3())
+        converted, name, _ = colour.to_srgb(RANDOM[..., :3], "RGB", P3)
         assert np.abs(converted - np.clip(level * 255, 0, 255)).max() < 1
         assert name == "Display P3"
         grays = np.repeat(np.arange(256, dtype=np.uint8), 3).reshape(16, 16, 3)
-        assert np.abs(colour.to_srgb(grays, "RGB", display_p3())[0].astype(int) - grays).max() <= 1
+        assert np.abs(colour.to_srgb(grays, "RGB", P3)[0].astype(int) - grays).max() <= 1
 
     def test_gray_becomes_gray_of_srgb(self):
         """Each level is what its gamma makes of it, equal in three channels."""
@@ -127,7 +129,7 @@ class TestConversion:
 class TestNames:
     def test_version_2_and_4(self):
         """Text of either kind is the name."""
-        assert colour.profile_name(display_p3()) == "Display P3"
+        assert colour.profile_name(P3) == "Display P3"
         text = b"desc\0\0\0\0" + struct.pack(">I", 6) + b"Caf\xe9!\0" + bytes(80)
         icc = bytes(128) + struct.pack(">I4sII", 1, b"desc", 144, len(text)) + text
         assert colour.profile_name(icc) == "Café!"
@@ -181,7 +183,7 @@ class TestAgainstIndex:
 
 
 class TestHostileBytes:
-    @given(st.sampled_from([ADOBE, GRAY, display_p3()]), st.integers(0, 700), st.binary(max_size=8))
+    @given(st.sampled_from([ADOBE, GRAY, P3]), st.integers(0, 700), st.binary(max_size=8))
     def test_no_profile_upsets_anyone(self, icc, position, patch):
         """A flipped profile converts or is ignored, and every mode gets an answer."""
         icc = patched(icc, min(position, len(icc) - 1), patch)

@@ -480,7 +480,7 @@ class TestRefusals:
             (b'<?xml version="1.0"?><svg/>', "not_an_image", "SVG"),
             (b"version https://git-lfs.github.com/spec/v1\n", "not_an_image", "Git LFS"),
             (b"just some text", "not_an_image", "a text"),
-            (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "corrupt", "HEIC"),
+            (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "truncated", "ends before"),
             (b"\x89PNG\r\n\x1a\n", "truncated", "PNG"),
         ],
     )
