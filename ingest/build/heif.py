@@ -23,13 +23,31 @@ _LONGEST_AVIF = (
     32_768  # pixels: avif.h of libavif, AVIF_DEFAULT_IMAGE_DIMENSION_LIMIT, which no caller here sets
 )
 
+_CODERS = {b"hvc1": "HEIC", b"av01": "AVIF"}
+_OTHER_CODERS = {
+    b"avc1": "AVC",
+    b"evc1": "EVC",
+    b"j2k1": "JPEG 2000",
+    b"jpeg": "JPEG",
+    b"jxs1": "JPEG XS",
+    b"unci": "uncompressed pixels",
+    b"vvc1": "VVC",
+}
+# Main brands by which the plugins of Pillow open a file. Others are as good (ISO/IEC 23008-12, 10): what
+# there is to know stands among the compatible brands. libavif wants one of its own.
+_OPENED = {
+    "HEIC": frozenset(b"heic heix heim heis hevc hevx hevm hevs mif1 msf1".split()),
+    "AVIF": frozenset(b"avif avis".split()),
+}
+_BRANDS = {"HEIC": b"heic", "AVIF": b"avif"}
+
 
 def read_heif(data: bytes, name: str, recipe: Recipe) -> Picture:
     """Decode a HEIC or AVIF.
 
     Args:
         data: a whole file.
-        name: "HEIC" or "AVIF".
+        name: "HEIC" or "AVIF", by its brands; what its picture is coded as counts.
         recipe: size, shape and number of pixels are looked at before one is allocated.
 
     Raises:
@@ -39,13 +57,29 @@ def read_heif(data: bytes, name: str, recipe: Recipe) -> Picture:
     stated = heif_picture.read_stated(data)
     if stated is None:
         return pillow.read(data, name, recipe.max_pixels)
+    name = _name_of(stated.coder, name)
     _check_stated(stated, name, recipe)
+    if data[8:12] not in _OPENED[name]:
+        data = heif_picture.with_brand(data, _BRANDS[name])
     if name == "HEIC":  # whose library would turn the picture
         data = heif_picture.without_transforms(data, stated)
     picture = pillow.read(data, name, recipe.max_pixels)
+    if name == "AVIF" and stated.size not in {None, (picture.width, picture.height)}:
+        return picture  # the first of a track: libavif takes that where the main brand is of sequences
     if name == "HEIC" and stated.grid is not None and stated.tile_size is not None:
         _check_tiles(data, picture, stated, recipe)
     return _with_colours(_placed(picture, stated), stated)
+
+
+def _name_of(coder: bytes, name: str) -> str:
+    """Return the format by the coder; where neither is known, as the brands have it.
+
+    Raises:
+        CorruptImageError: ``unsupported``.
+    """
+    if coder in _OTHER_CODERS:
+        raise CorruptImageError("unsupported", f"HEIF with {_OTHER_CODERS[coder]} is not read.")
+    return _CODERS.get(coder, name)
 
 
 def _check_stated(stated: Stated, name: str, recipe: Recipe) -> None:

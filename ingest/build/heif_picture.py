@@ -36,6 +36,7 @@ class Stated(NamedTuple):
     """What a file says of its picture.
 
     Attributes:
+        coder: kind of the item that is coded, as ``hvc1`` or ``av01``; of a grid, of a tile.
         size: width and height before it is turned, in pixels; None if it does not say.
         tile_size: the same of a tile; None without tiles.
         bits: bits a channel.
@@ -46,6 +47,7 @@ class Stated(NamedTuple):
         primary_at: where the number of the picture's item stands, and its bytes.
     """
 
+    coder: bytes
     size: tuple[int, int] | None
     tile_size: tuple[int, int] | None
     bits: int
@@ -83,6 +85,7 @@ def read_stated(data: bytes) -> Stated | None:
     tile = listing.items.get(grid.tiles[0], Item()) if grid is not None else None
     turns = [box for item in (picture, *masks) for box in item.properties if box.name in heif_turn.NAMES]
     return Stated(
+        coder=_parts(listing, [picture])[-1].kind,
         size=_size(data, picture),
         tile_size=None if tile is None else _size(data, tile),
         bits=_bits(data, [item for item in (picture, tile) if item is not None]),
@@ -211,6 +214,11 @@ def without_transforms(data: bytes, stated: Stated) -> bytes:
             patched[box.begin - 4 : box.begin] = b"irot"
             patched[box.begin] = 0
     return bytes(patched)
+
+
+def with_brand(data: bytes, brand: bytes) -> bytes:
+    """Return the file with another brand for its main one."""
+    return data[:_HEAD_BYTES] + brand + data[_HEAD_BYTES + len(brand) :]
 
 
 def with_primary(data: bytes, stated: Stated, number: int) -> bytes:

@@ -43,6 +43,9 @@ PLUGINS = {
 
 _PIL_NAMES = {"HEIC": "HEIF", "JPEG XL": "JXL"}
 _TURNED_BY_DECODER = {"HEIC", "JPEG XL"}  # their EXIF orientation is to be ignored
+_WHOLE = (
+    1 << 31
+)  # bytes: a piece that holds all pixels and is no copy; with 64 KiB, AVIF takes 1.04 of the time
 _SOURCE_MODES = {"1": "gray", "L": "gray", "LA": "gray+alpha", "P": "palette", "PA": "palette+alpha"}
 _SOURCE_MODES |= {"RGBA": "RGB+alpha", "RGBX": "RGB"}
 
@@ -134,6 +137,8 @@ def _open(data: bytes, name: str, max_pixels: int) -> Picture:
     ) as image:
         check_size(*image.size, max_pixels)
         frames = 1 if name == "JPEG" else getattr(image, "n_frames", 1)
+        if name == "AVIF":  # whose plugin has all pixels before Pillow takes them over, piece by piece
+            image.decodermaxblock = _WHOLE
         image.load()  # before EXIF is asked for: what that swallows would be missing from the pixels
         orientation = 1 if name in _TURNED_BY_DECODER else _orientation(image)
         icc = image.info.get("icc_profile") or None

@@ -284,6 +284,35 @@ class TestHeader:
         assert shrink_image(file.getvalue(), RECIPE).provenance.source_bits == 10
 
 
+class TestBrands:
+    @pytest.mark.parametrize("name", BOTH)
+    @pytest.mark.parametrize("brand", [b"mif1", b"miaf", b"mif2", b"MiHB"])
+    def test_the_coder_says_what_it_is(self, name, brand):
+        """Whatever the main brand, and whether the coder's own brand is among the others or not."""
+        data = one_piece(name, scene(96, 80), irot(1))
+        data = data[:8] + brand + data[12:]
+        own = {"HEIC": b"heic", "AVIF": b"avif"}[name]
+        for file in (data, data.replace(own + b"mif1miaf", b"mif1mif1miaf")):
+            made = shrink_image(file, RECIPE).provenance
+            assert (made.source_format, made.orientation) == (name, 8)
+
+    def test_other_coders_are_named(self):
+        """A file whose picture nobody here decodes is no damaged one."""
+        data = one_piece("HEIC", COLOURS).replace(b"\0\0hvc1\0", b"\0\0unci\0")
+        error = rejection(data)
+        assert (error.code, "uncompressed" in str(error)) == ("unsupported", True)
+
+    def test_a_sequence_is_what_its_track_says(self):
+        """The first of the track of the track is shown, not the item beside it."""
+        pillow._load_plugin("AVIF")
+        file = io.BytesIO()
+        first, second = (Image.fromarray(scene(96, 80)), Image.fromarray(scene(96, 80)[::-1]))
+        first.save(file, "AVIF", save_all=True, append_images=[second])
+        data = file.getvalue().replace(struct.pack(">II", 96, 80), struct.pack(">II", 48, 40), 1)
+        made = shrink_image(data, RECIPE).provenance
+        assert (made.source_width, made.source_height, made.frames_dropped) == (96, 80, 1)
+
+
 # ---- what is not there
 
 
