@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ingest.build import heif_turn
+from ingest.build import heif_turn, hevc
 from ingest.build.heif_items import Item, Listing, read_listing
 from ingest.build.jpeg2000 import iter_boxes
 from ingest.errors import CorruptImageError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ingest.build.containers import Chunk
 
 _ALPHA = (b"urn:mpeg:mpegB:cicp:systems:auxiliary:alpha\0", b"urn:mpeg:hevc:2015:auxid:1\0")
+_LENGTH_SIZE_AT = 21  # in hvcC: ISO/IEC 14496-15, 8.3.3.1.2
 _MOST_PARTS = 1 << 16
 _HEAD_BYTES, _FULL_BOX_BYTES = 8, 4
 _ENDS = "The file ends before its picture does"
@@ -81,7 +82,9 @@ def read_stated(data: bytes) -> Stated | None:
     picture = listing.items[listing.primary]
     grid = _read_grid(data, picture)
     masks = [item for item in listing.items.values() if _is_alpha(data, item, listing.primary)]
-    _check_extents(data, listing, grid, masks)
+    parts = _parts(listing, [picture, *masks])
+    _check_extents(data, parts, listing, grid)
+    _check_units(data, parts)
     tile = listing.items.get(grid.tiles[0], Item()) if grid is not None else None
     turns = [box for item in (picture, *masks) for box in item.properties if box.name in heif_turn.NAMES]
     return Stated(
@@ -111,10 +114,21 @@ def _check_boxes(data: bytes) -> None:
         raise CorruptImageError("truncated", f"{_ENDS}: none of it can be found.")
 
 
-def _check_extents(data: bytes, listing: Listing, grid: Grid | None, masks: list[Item]) -> None:
+def _check_units(data: bytes, parts: list[Item]) -> None:
+    """Refuse a picture that HEVC did not make as it is."""
+    for part in parts:
+        settings = part.property(b"hvcC")
+        payload = b"" if settings is None else settings.payload(data)
+        if part.kind == b"hvc1" and len(payload) > _LENGTH_SIZE_AT:
+            coded = b"".join(data[begin:end] for begin, end in part.extents)
+            if hevc.has_impossible_bytes(coded, (payload[_LENGTH_SIZE_AT] & 3) + 1):
+                raise CorruptImageError(
+                    "corrupt", "Bytes stand in the picture that HEVC cannot have: damage."
+                )
+
+
+def _check_extents(data: bytes, parts: list[Item], listing: Listing, grid: Grid | None) -> None:
     """Refuse a picture part of which lies outside the file."""
-    assert listing.primary is not None
-    parts = _parts(listing, [listing.items[listing.primary], *masks])
     ranges = [extent for part in parts for extent in part.extents]
     if all(end <= len(data) for _, end in ranges):
         return

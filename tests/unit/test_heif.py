@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from ingest.build import heif, heif_picture, heif_turn, pillow
+from ingest.build import heif, heif_picture, heif_turn, hevc, pillow
 from ingest.build.heif_items import find_pixels, read_listing
 from ingest.build.image import shrink_image, shrink_pixels
 from ingest.errors import CorruptImageError
@@ -303,7 +303,7 @@ class TestBrands:
         assert (error.code, "uncompressed" in str(error)) == ("unsupported", True)
 
     def test_a_sequence_is_what_its_track_says(self):
-        """The first of the track of the track is shown, not the item beside it."""
+        """The first of the track is shown, not the item beside it."""
         pillow._load_plugin("AVIF")
         file = io.BytesIO()
         first, second = (Image.fromarray(scene(96, 80)), Image.fromarray(scene(96, 80)[::-1]))
@@ -359,6 +359,30 @@ class TestMissing:
         data = assembled("AVIF", [part, part], references=[(b"thmb", 2, [1])])
         assert shrink_image(data[:-10], RECIPE).provenance.notes == ()
 
+    def test_zeros_in_a_unit_of_hevc_are_corrupt(self):
+        """A unit cannot hold three, but for those that a writer has left behind it."""
+        data = one_piece("HEIC", scene(96, 80))
+        ((begin, end),) = find_pixels(data)
+        middle = (begin + end) // 2
+        error = rejection(data[:middle] + bytes(3) + data[middle + 3 :])
+        assert (error.code, "HEVC" in str(error)) == ("corrupt", True)
+
+    @pytest.mark.parametrize(
+        ("unit", "expected"),
+        [
+            (b"\x26\1\0\0\3\0\0\3\1\x80", False),
+            (b"\x26\1\0\0\3", False),
+            (b"\x26\1\x80\0\0\0", False),
+            (b"\x26\1\0\0\2\x80", True),
+            (b"\x26\1\x80\0\0\0\0\0\0\0", True),
+        ],
+    )
+    @pytest.mark.parametrize("size", [2, 4])
+    def test_bytes_that_a_unit_can_have(self, unit, expected, size):
+        """Behind another unit, whose length is no part of it."""
+        units = b"".join(len(part).to_bytes(size, "big") + part for part in (b"\x40\1\x80", unit))
+        assert hevc.has_impossible_bytes(units, size) == expected
+
     def test_a_tile_that_does_not_decode_is_corrupt(self):
         """Its place would stay empty; a tile that is of that colour by right is none such."""
         tile, green = COLOURS, np.zeros_like(COLOURS)
@@ -371,11 +395,13 @@ class TestMissing:
         assert (error.code, "tile" in str(error)) == ("corrupt", True)
 
 
+SEEDS = [tiled(name, [COLOURS] * 2, irot(1), clap(60, 40), nclx(12, 16), columns=2) for name in BOTH]
+
+
 class TestHostileBytes:
-    @given(st.sampled_from(BOTH), st.integers(0, 700), st.integers(0, 700), st.binary(max_size=8))
-    def test_no_bytes_upset_whoever_reads_them(self, name, cut, position, patch):
+    @given(st.sampled_from(SEEDS), st.integers(0, 700), st.integers(0, 700), st.binary(max_size=8))
+    def test_no_bytes_upset_whoever_reads_them(self, data, cut, position, patch):
         """Cut and patched anywhere, the container is read as far as it goes."""
-        data = tiled(name, [COLOURS] * 2, irot(1), clap(60, 40), nclx(12, 16), columns=2)
         data = data[:position] + patch + data[position + len(patch) : len(data) - cut]
         stated = read_listing(data) and None
         with contextlib.suppress(CorruptImageError):
