@@ -154,6 +154,8 @@ def _associations(data: bytes, box: Chunk) -> Iterator[tuple[int, int]]:
     reader = _Reader(data, box)
     wide = 2 if reader.flags & 1 else 1
     for _ in range(min(reader.number(4), _MOST_ITEMS)):
+        if reader.is_at_end:
+            return
         number = reader.number(4 if reader.version else 2)
         for _ in range(reader.number(1)):
             if reader.is_at_end:
@@ -192,7 +194,10 @@ class _Reader:
         method = self.number(2) & 15 if layout.has_method else _IN_FILE
         self.number(2)  # of which file
         base = self.number(layout.base_bytes)
-        for _ in range(self.number(2)):
+        count = self.number(2)
+        if not layout.offset_bytes + layout.length_bytes:  # all of it, wherever that is: once is enough
+            count = min(count, 1)
+        for _ in range(count):
             if self.is_at_end:
                 return
             self.number(layout.index_bytes if layout.has_method else 0)
