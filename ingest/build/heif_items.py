@@ -130,7 +130,7 @@ def _references(data: bytes, box: Chunk) -> Iterator[tuple[int, bytes, int]]:
         number, count = reader.number(size), min(reader.number(2), left)
         left -= count
         for _ in range(count):
-            if reader.is_at_end:
+            if reader.is_at_end():
                 break
             yield number, entry.name, reader.number(size)
 
@@ -154,11 +154,11 @@ def _associations(data: bytes, box: Chunk) -> Iterator[tuple[int, int]]:
     reader = _Reader(data, box)
     wide = 2 if reader.flags & 1 else 1
     for _ in range(min(reader.number(4), _MOST_ITEMS)):
-        if reader.is_at_end:
+        if reader.is_at_end():
             return
         number = reader.number(4 if reader.version else 2)
         for _ in range(reader.number(1)):
-            if reader.is_at_end:
+            if reader.is_at_end():
                 return
             yield number, reader.number(wide) & (0x7FFF if wide > 1 else 0x7F)
 
@@ -170,9 +170,8 @@ class _Reader:
         self._data, self._position, self._end = data, box.begin, min(box.end, len(data))
         self.version, self.flags = (self.number(1), self.number(3)) if has_version else (0, 0)
 
-    @property
     def is_at_end(self) -> bool:
-        """Whether nothing is left to read."""
+        """Return whether nothing is left to read."""
         return self._position >= self._end
 
     def number(self, size: int) -> int:
@@ -185,7 +184,7 @@ class _Reader:
         sizes = [half for _ in range(2) for half in divmod(self.number(1), 16)]
         layout = _Layout(self.version > 0, 4 if self.version > 1 else 2, *sizes)
         for _ in range(min(self.number(layout.id_bytes), _MOST_ITEMS)):
-            if self.is_at_end:
+            if self.is_at_end():
                 return
             yield from self._extents_of_item(layout)
 
@@ -198,7 +197,7 @@ class _Reader:
         if not layout.offset_bytes + layout.length_bytes:  # all of it, wherever that is: once is enough
             count = min(count, 1)
         for _ in range(count):
-            if self.is_at_end:
+            if self.is_at_end():
                 return
             self.number(layout.index_bytes if layout.has_method else 0)
             offset, size = self.number(layout.offset_bytes), self.number(layout.length_bytes)
