@@ -33,7 +33,7 @@ class Provenance:
         scale_y: see `scale_x`.
         offset_x: pixels of background left of the picture in the sample.
         offset_y: pixels of background above it.
-        profile: name of the colour profile in the file, or of the space that its code points name; None without.
+        profile: name of the colour profile in the file, or of what its code points name; None without one.
         profile_use: ``none``: the file has no profile; ``is_srgb``: it has one that changes nothing;
             ``converted`` to sRGB; ``ignored``: broken, or for other channels than the picture has.
         frames_dropped: pictures of the file beside the one that was taken.
