@@ -6,6 +6,7 @@ Each index that ever stood there is kept as `history/dataset-<version>.json` too
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -187,6 +188,19 @@ def kept_versions(dataset: str) -> list[str]:
     """
     names = store.list_files(store.join(dataset, HISTORY))
     return sorted(match[1] for match in map(_KEPT.fullmatch, names) if match)
+
+
+def last_kept_index(dataset: str) -> Index | None:
+    """Return the latest index that was kept and is whole, None where there is none.
+
+    Raises:
+        StoreError: they cannot be read at the moment.
+    """
+    times = {version: store.modified(kept_url(dataset, version)) or 0 for version in kept_versions(dataset)}
+    for version in sorted(times, key=lambda version: (times[version], version), reverse=True):
+        with contextlib.suppress(CorruptShardError, NotSealedError):
+            return read_index(dataset, version)
+    return None
 
 
 def write_index(dataset: str, index: Index) -> bool:

@@ -16,18 +16,19 @@ from ingest.build.mixing import WELL_MIXED, mixing
 from ingest.build.plan import PlanSettings, make_plan, warn_of_other_source
 from ingest.build.planned import (
     PLAN_SCHEMA,
+    Origin,
     Plan,
     PlanHead,
     ShardHead,
     describe_roots,
-    read_inputs,
+    read_origin,
     read_plan,
     read_plan_head,
     write_plan,
 )
-from ingest.errors import CorruptShardError, NotSealedError, StoreError
+from ingest.errors import BuildError, CorruptShardError, NotSealedError, StoreError
 from ingest.forgotten import read_forgotten
-from ingest.index import read_index
+from ingest.index import last_kept_index, read_index
 from ingest.shard import read_receipt
 from ingest.units import count
 
@@ -81,17 +82,19 @@ def update_plan(
     """
     forgotten = read_forgotten(settings.dataset)
     inputs = fingerprint(manifest, settings, forgotten)
-    if not reshuffle and read_inputs(plan) == inputs:
+    index = _last_index(settings.dataset)
+    is_current = _is_current(plan, index)
+    if not reshuffle and is_current and read_origin(plan).inputs == inputs:
         return Planned(read_plan_head(plan), None, changed=False)
     roots, files = read_manifest(manifest)
-    before = read_history(plan, settings)
+    before = read_history(plan if is_current else None, index, settings)
     warn_of_other_source(before.head if before else None, roots, settings.dataset)
     after = make_plan(roots, files, settings, before, forgotten=forgotten, reshuffle=reshuffle)
     changes = compare(before, after, files)
     if not allow_delete and settings.missing == "drop":
         require_few_vanished(changes, describe_roots(roots))
     _say_mixing(after)
-    changed = not dry and write_plan(plan, after, inputs)
+    changed = not dry and write_plan(plan, after, Origin(inputs, index.version if index else ""))
     return Planned(after.head, changes if before else None, changed=changed)
 
 
@@ -124,42 +127,94 @@ def fingerprint(manifest: Path, settings: PlanSettings, forgotten: frozenset[str
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 
-def read_history(plan: Path, settings: PlanSettings) -> Plan | None:
-    """Return the plan before: from its file or, where that is lost, from the receipts of the dataset.
+def _last_index(dataset: str) -> Index | None:
+    """Return the index of a dataset, or where that is lost or broken the last that was kept of it.
 
     Raises:
+        BuildError: it is broken, and none was kept.
         StoreError: the dataset cannot be read at the moment.
     """
-    if plan.exists():
+    try:
+        return read_index(dataset)
+    except (NotSealedError, CorruptShardError) as error:
+        index = last_kept_index(dataset)
+        if index is not None:
+            logger.warning(
+                "plan: %s; its history is that of index %s, the last one kept", error, index.version
+            )
+        elif isinstance(error, CorruptShardError):
+            logger.warning("plan: all files are dealt anew unless there is a plan: %s", error)
+        return index
+
+
+def _is_current(plan: Path, index: Index | None) -> bool:
+    """Return whether the dataset is as the build of `plan` left it, or found it.
+
+    It is not once somebody has built it from elsewhere: with another work folder, on another machine. What
+    was published counts then, or class ids would move and samples vanish that were added there.
+    """
+    if not plan.exists():
+        return False
+    if index is None or read_origin(plan).base == index.version:
+        return True
+    try:
+        head = read_plan_head(plan)
+    except StoreError:
+        return False
+    sealed = {shard.name for shards in index.splits.values() for shard in shards}
+    if head.classes == index.classes and sealed <= {shard.name for shard in head.shards}:
+        return True
+    logger.warning("plan: %s was built from elsewhere since: its own history counts", head.dataset)
+    return False
+
+
+def read_history(plan: Path | None, index: Index | None, settings: PlanSettings) -> Plan | None:
+    """Return the plan before.
+
+    Args:
+        plan: its file; None where there is none that counts.
+        index: of the dataset, whose receipts are read where there is no plan; None: it has none.
+        settings: how to plan.
+
+    Raises:
+        BuildError: a receipt is broken whose samples cannot be made anew.
+        StoreError: the dataset cannot be read at the moment.
+    """
+    if plan is not None:
         try:
             return read_plan(plan)
         except StoreError as error:
             logger.warning("plan: the dataset is asked for its history instead: %s", error)
-    try:
-        index = read_index(settings.dataset)
-        return _from_receipts(index, settings)
-    except NotSealedError:
-        return None
-    except CorruptShardError as error:
-        logger.warning("plan: all files are dealt anew: %s", error)
-        return None
+    return None if index is None else _from_receipts(index, settings)
 
 
 def _from_receipts(index: Index, settings: PlanSettings) -> Plan:
     names = [(split, shard.name) for split, shards in sorted(index.splits.items()) for shard in shards]
     logger.info("plan: reading the history of %s from %s", settings.dataset, count(len(names), "receipt"))
-    receipts = [read_receipt(settings.dataset, name)[1].select(_RECEIPT_COLUMNS) for _, name in names]
-    roots = sorted({root or "" for receipt in receipts for root in receipt["root"].unique().to_pylist()})
-    tables = [_planned_rows(receipt, roots) for receipt in receipts]
+    read = {name: receipt for name in names if (receipt := _read_receipt(name[1], settings)) is not None}
+    roots = sorted({root or "" for receipt in read.values() for root in receipt["root"].unique().to_pylist()})
+    tables = [_planned_rows(receipt, roots) for receipt in read.values()]
     head = PlanHead(
         roots=tuple(roots),
         dataset=settings.dataset,
         recipe=index.recipe,
         classes=index.classes,
-        shards=tuple(_heads(names, tables)),
+        shards=tuple(_heads(read, tables)),
         dealing=tuple(settings.dealing),
     )
     return Plan(head, pa.concat_tables([PLAN_SCHEMA.empty_table(), *tables]))
+
+
+def _read_receipt(name: str, settings: PlanSettings) -> pa.Table | None:
+    """Return what a receipt says of its files; None for a broken one, whose files count as new."""
+    try:
+        return read_receipt(settings.dataset, name)[1].select(_RECEIPT_COLUMNS)
+    except CorruptShardError as error:
+        if settings.missing == "keep":
+            remedy = "bring it back from a copy, or set 'missing' to 'drop' if no raw photo is archived"
+            raise BuildError(f"{error}; samples of archived photos would be lost: {remedy}") from error
+        logger.warning("plan: the files of this shard count as new: %s", error)
+        return None
 
 
 _RENAMED = {"size": "source_bytes", "version": "source_version"}

@@ -150,18 +150,31 @@ def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
     return zip(*(table[name].to_pylist() for name in table.schema.names), strict=True)
 
 
-def write_plan(path: Path, plan: Plan, inputs: str = "") -> bool:
+class Origin(NamedTuple):
+    """What a plan was made from.
+
+    Attributes:
+        inputs: fingerprint of manifest, settings and the like; "" if unknown.
+        base: version of the index that stood in the dataset; "" if there was none.
+    """
+
+    inputs: str = ""
+    base: str = ""
+
+
+def write_plan(path: Path, plan: Plan, origin: Origin = Origin()) -> bool:  # noqa: B008  it cannot change
     """Write a plan to `path`; return whether the file changed.
 
     Args:
         path: a local file.
         plan: what to write.
-        inputs: fingerprint of all that the plan was made from, see `read_inputs`.
+        origin: what it was made from.
 
     Raises:
         StoreError: the plan cannot be written.
     """
-    schema = PLAN_SCHEMA.with_metadata({"ingest.plan": _head_to_json(plan.head), "ingest.inputs": inputs})
+    notes = {f"ingest.{name}": value for name, value in origin._asdict().items()}
+    schema = PLAN_SCHEMA.with_metadata({"ingest.plan": _head_to_json(plan.head), **notes})
     with (
         replace_if_changed(path) as (temporary, outcome),
         pq.ParquetWriter(temporary, schema, compression="zstd") as writer,
@@ -189,13 +202,13 @@ def read_plan_head(path: Path) -> PlanHead:
         raise StoreError(f"{path}: no plan that can be read ({error}): run `ingest plan` again") from error
 
 
-def read_inputs(path: Path) -> str | None:
-    """Return the fingerprint that a plan was written with; None where there is no plan, or none with one."""
+def read_origin(path: Path) -> Origin:
+    """Return what a plan was made from; all of it empty where there is no plan, or none that says so."""
     try:
-        found: bytes = pq.read_schema(path).metadata[b"ingest.inputs"]
-    except (OSError, pa.ArrowException, KeyError, TypeError):
-        return None
-    return found.decode() or None
+        notes = pq.read_schema(path).metadata or {}
+    except (OSError, pa.ArrowException):
+        return Origin()
+    return Origin(*(notes.get(f"ingest.{name}".encode(), b"").decode() for name in Origin._fields))
 
 
 def _head_from_json(data: bytes) -> PlanHead:

@@ -327,7 +327,7 @@ def test_damaged_plan_of_an_unsealed_dataset_is_made_anew(
     (tmp_path / "p.parquet").write_bytes(b"PAR1 cut off")
 
     with caplog.at_level(logging.WARNING):
-        assert read_history(tmp_path / "p.parquet", _settings(dataset=str(tmp_path / "out"))) is None
+        assert read_history(tmp_path / "p.parquet", None, _settings(dataset=str(tmp_path / "out"))) is None
         assert _update(tmp_path).head == before
     assert "no plan that can be read" in caplog.text
     assert store.exists(str(tmp_path / "p.parquet"))
