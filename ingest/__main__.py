@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.build.lifeline import follow_workflow
 from ingest.errors import ConfigError, IngestError
+from ingest.processes import forgo_pandas
 from ingest.units import count, format_bytes
 from ingest.upkeep import UPKEEP
 from ingest.verbs import add_verb, show
@@ -30,6 +31,8 @@ logger = logging.getLogger("ingest")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; return the exit status."""
     options = _parser().parse_args(arguments)
+    if arguments is None:  # this process is the command, and nobody else's
+        forgo_pandas()
     _configure_logging(options.log)
     follow_workflow()
     try:

@@ -1,4 +1,4 @@
-"""Worker processes of this machine that never outlive what they are for.
+"""Worker processes of this machine that never outlive what they are for, and what ours can do without.
 
 They hold the reading end of a pipe whose writing end this process alone has: it closes when the work is left
 early and when this process is killed, and then they end, whatever they were doing.
@@ -11,9 +11,11 @@ import itertools
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, TypeVar
 
 from ingest.errors import DeviceError
@@ -27,6 +29,28 @@ if TYPE_CHECKING:
 
 _IN_HAND_A_WORKER = 2
 """Items handed out and not yet yielded, for each worker: one in work and one to go on with."""
+
+
+class _NoPandas(MetaPathFinder):
+    def find_spec(self, fullname: str, *_: object) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("not needed", name=fullname)
+
+
+def forgo_pandas() -> None:
+    """Have pyarrow do without pandas in this process, which must be wholly ours.
+
+    Where pandas is installed, pyarrow imports it at first use, half a second in each process, to ask whether
+    a list might be a series of pandas. It asks once, and here it is told no.
+    """
+    import pyarrow as pa  # noqa: PLC0415  not every process that imports this module needs it
+
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def run(

@@ -15,6 +15,7 @@ from distributed import CancelledError, Client, LocalCluster, get_worker, wait
 
 from ingest.build.image import engine_versions
 from ingest.errors import DeviceError, IngestError
+from ingest.processes import forgo_pandas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -30,13 +31,22 @@ _CONNECT_TIMEOUT_S = 10
 _LOOK_EVERY_S = 0.5
 _WARN_EVERY_S = 10
 _DESERTED_S = 300  # a cluster that scales by itself may take minutes to bring the first worker back
+_THREADS_A_CORE = 2
+"""Of workers on this machine: while one task decodes, the one before it may finish, write and upload."""
+
 _TASKS_A_THREAD = 2  # one that runs and one that waits: no thread idles while its result travels
 
 _QUIET = {
     "distributed.worker.daemon": True,
     # Files cannot kill a worker. Where one is killed, two more tries tell bad luck from a lasting cause.
     "distributed.scheduler.allowed-failures": 2,
+    # What Dask watches for its dashboard takes 6 % of each core, and nobody looks at it.
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "500 ms",
+    "distributed.admin.system-monitor.interval": "10 s",
     "distributed.admin.system-monitor.gil.enabled": False,
+    "distributed.admin.system-monitor.host-cpu": False,
+    "distributed.admin.system-monitor.disk": False,
 }
 
 
@@ -66,7 +76,7 @@ def open_cluster(scheduler: str | None, cores: int) -> Iterator[Cluster]:
     """
     with dask.config.set(_QUIET), _connect(scheduler, cores) as client:
         _require_like_engines(client)
-        yield Cluster(client)
+        yield Cluster(client, threads_a_core=_THREADS_A_CORE if scheduler is None else 1)
 
 
 @contextlib.contextmanager
@@ -75,7 +85,7 @@ def _connect(scheduler: str | None, cores: int) -> Iterator[Client]:
         with (
             LocalCluster(
                 n_workers=cores,
-                threads_per_worker=1,
+                threads_per_worker=_THREADS_A_CORE,
                 dashboard_address="127.0.0.1:0",
                 silence_logs=logging.CRITICAL,
                 # Photos are in the memory of other processes, each with a limit of its own. Dask's share of
@@ -84,6 +94,7 @@ def _connect(scheduler: str | None, cores: int) -> Iterator[Client]:
             ) as local,
             Client(local) as client,
         ):
+            client.run(forgo_pandas)
             yield client
         return
     try:
@@ -122,10 +133,21 @@ def _engines_or_error() -> dict[str, str] | str:
 
 
 class Cluster:
-    """Workers that are there and alike."""
+    """Workers that are there and alike.
 
-    def __init__(self, client: Client) -> None:
+    Attributes:
+        takes_turns: whether each worker has one core and more threads: only one of them should decode.
+    """
+
+    def __init__(self, client: Client, *, threads_a_core: int = 1) -> None:
         self._client = client
+        self._threads_a_core = threads_a_core
+        self.takes_turns = threads_a_core > 1
+
+    @property
+    def num_cores(self) -> int:
+        """How many cores decode, 0 while no worker is there."""
+        return self.num_threads // self._threads_a_core
 
     @property
     def num_threads(self) -> int:

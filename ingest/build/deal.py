@@ -24,7 +24,7 @@ FULL_SHARD = 4096
 """Samples in a shard of a large dataset: about 70 MB of 224 px JPEGs, a good size for one sequential read."""
 
 _KEY_CHARACTERS = 16  # of `ingest.shard.make_key`
-_SMALLEST_SHARD = 8
+_SMALLEST_SHARD = 16  # of fewer, what is done once a shard would be felt beside the decoding
 _AIM_SHARDS = 256  # 8 tasks for each of 32 cores, so that the last ones do not leave cores idle
 
 

@@ -182,13 +182,16 @@ def _build(builds: Sequence[_Build], settings: ShrinkSettings) -> tuple[int, Tal
         cluster = stack.enter_context(open_cluster(settings.scheduler, min(settings.cores, len(groups))))
         if num_files >= _LONG_BUILD_FILES:
             for build in builds:
-                _say_estimate(build, max(1, cluster.num_threads), settings.limits)
+                _say_estimate(build, max(1, cluster.num_cores), settings.limits)
         progress = stack.enter_context(Progress(num_files, len(groups)))
         known = [
             stack.enter_context(gather(build.head, store.list_files(build.head.dataset), build.plan.parent))
             for build in builds
         ]
-        tasks = _tasks(builds, groups, known, settings.limits)
+        tasks = (
+            dataclasses.replace(task, takes_turns=cluster.takes_turns)
+            for task in _tasks(builds, groups, known, settings.limits)
+        )
         return _run(cluster, tasks, progress, settings.max_rejects)
 
 
@@ -281,7 +284,7 @@ def _failure_sentence(failed: list[Finished], num_built: int) -> str:
     )
 
 
-def _say_estimate(build: _Build, num_threads: int, limits: Limits) -> None:
+def _say_estimate(build: _Build, num_cores: int, limits: Limits) -> None:
     """Time a few files and say what the build will take; refuse one that does not fit on the disk."""
     head, pending = build.head, build.pending
     if not pending:
@@ -295,8 +298,8 @@ def _say_estimate(build: _Build, num_threads: int, limits: Limits) -> None:
     free = store.free_bytes(head.dataset)
     logger.info(
         "estimate: %s on %s; %s in, %s out, %s free",
-        format_duration(num_files * seconds / len(sizes) / num_threads),
-        count(num_threads, "core"),
+        format_duration(num_files * seconds / len(sizes) / num_cores),
+        count(num_cores, "core"),
         format_bytes(raw_bytes),
         format_bytes(out_bytes),
         "unknown space" if free is None else format_bytes(free),

@@ -61,8 +61,8 @@ class Origins:
             are nobody's are of files of the same size as one of the others: perhaps their content.
     """
 
-    rows: pa.Table = dataclasses.field(default_factory=_KNOWN_SCHEMA.empty_table)
-    same: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    rows: pa.Table
+    same: Mapping[int, int]
 
 
 class Pool:
@@ -84,16 +84,18 @@ class Pool:
         """Return how many rows there are."""
         return len(self._marks)
 
-    def origins(self, files: Sequence[PlannedFile]) -> Origins:
-        """Return what is known of the files of a planned shard."""
+    def origins(self, files: Sequence[PlannedFile]) -> Origins | None:
+        """Return what is known of the files of a planned shard, None for nothing."""
         if not len(self):
-            return Origins()
+            return None
         wanted = np.array([mark(file.key, file.path, file.version, file.size) for file in files], np.uint64)
         found = np.minimum(np.searchsorted(self._marks, wanted), len(self) - 1)
         hits = np.flatnonzero(self._marks[found] == wanted)
         others = {file.size for number, file in enumerate(files) if number not in set(hits.tolist())}
         alike = itertools.islice(self._of_sizes(sorted(others)), _MOST_ALIKE)
         rows = np.concatenate([self._by_mark[found[hits]], np.fromiter(alike, np.int64)])
+        if not len(rows):
+            return None
         return Origins(self._take(rows), {int(number): row for row, number in enumerate(hits)})
 
     def _of_sizes(self, sizes: Sequence[int]) -> Iterator[int]:
@@ -200,10 +202,10 @@ class Copier:
         contents: SHA-256, in hex, of the contents that are known.
     """
 
-    def __init__(self, dataset: str, origins: Origins) -> None:
+    def __init__(self, dataset: str, origins: Origins | None) -> None:
         self._dataset = dataset
-        self._origins = origins
-        hashes = origins.rows["source_sha256"].to_pylist()
+        self._origins = origins or Origins(_KNOWN_SCHEMA.empty_table(), {})
+        hashes = self._origins.rows["source_sha256"].to_pylist()
         self._contents = {sha256: row for row, sha256 in enumerate(hashes)}
         self.contents = frozenset(self._contents)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import threading
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from ingest.build.image import engine_versions
 from ingest.build.isolate import Decoded, decode
 from ingest.build.limits import DEFAULT_LIMITS, Limits, format_limit
 from ingest.build.pending import DAMAGED, is_passing
-from ingest.build.reuse import Copied, Copier, Origins, merge_engines
+from ingest.build.reuse import Copied, Copier, merge_engines
 from ingest.build.sample import Provenance
 from ingest.build.tally import Tally
 from ingest.errors import CorruptImageError, CorruptShardError, DeviceError, StoreError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
     from ingest.build.planned import PlannedFile, PlannedShard
+    from ingest.build.reuse import Origins
     from ingest.build.sample import Shrunk
     from ingest.recipe import Recipe
 
@@ -52,8 +54,9 @@ class ShardTask:
         labelled: whether every sample must have a class.
         engines: versions that the worker must have, or its bytes would differ from those of others.
         limits: what the decoding of each file may cost.
-        origins: what is known of the files from older shards.
+        origins: what is known of the files from older shards; None: nothing.
         siblings: shards of other datasets with the same files, to be built beside this one.
+        takes_turns: whether only one task of a process at a time decodes, while others write and upload.
         extras: fields that every sample has beside picture and class, see `PlanHead`.
     """
 
@@ -64,8 +67,9 @@ class ShardTask:
     labelled: bool
     engines: dict[str, str]
     limits: Limits = DEFAULT_LIMITS
-    origins: Origins = dataclasses.field(default_factory=Origins)
+    origins: Origins | None = None
     siblings: tuple[ShardTask, ...] = ()
+    takes_turns: bool = False
     extras: tuple[str, ...] = ()
 
 
@@ -88,15 +92,24 @@ def build_shard(task: ShardTask, tick: Callable[[Tally], None]) -> tuple[ShardSu
         raise DeviceError(f"{message}: install the same versions there")
     works = [_ShardWork(each) for each in (task, *task.siblings)]
     with contextlib.ExitStack() as stack:
-        for work in works:
-            work.open(stack)
-        with contextlib.closing(_outcomes([work.task for work in works])) as outcomes:
-            for planned, *results in outcomes:
-                tallies = [work.add(planned, done) for work, done in zip(works, results, strict=True)]
-                tick(tallies[0])
+        with _TURN if task.takes_turns else contextlib.nullcontext():
+            _fill(works, stack, tick)
         for work in works:
             work.close()
     return tuple(work.finish() for work in works)
+
+
+_TURN = threading.Lock()
+
+
+def _fill(works: Sequence[_ShardWork], stack: contextlib.ExitStack, tick: Callable[[Tally], None]) -> None:
+    """Put every file into the tars, which are whole when `stack` ends."""
+    for work in works:
+        work.open(stack)
+    with contextlib.closing(_outcomes([work.task for work in works])) as outcomes:
+        for planned, *results in outcomes:
+            tallies = [work.add(planned, done) for work, done in zip(works, results, strict=True)]
+            tick(tallies[0])
 
 
 def _outcomes(tasks: Sequence[ShardTask]) -> Generator[tuple[Any, ...]]:

@@ -193,8 +193,8 @@ def test_limit_takes_an_even_part() -> None:
 @pytest.mark.parametrize(
     ("num_files", "configured", "expected"),
     [
-        (24, "auto", 8),
-        (1000, "auto", 8),
+        (24, "auto", 16),
+        (1000, "auto", 16),
         (10_000, "auto", 40),
         (5_000_000, "auto", FULL_SHARD),
         (24, 100, 100),

@@ -43,9 +43,10 @@ class Project:
         return self.folder / "dataset"
 
     def command(self, *config: str, cores: int = 2) -> list[str]:
-        places = [f"raw={self.raw}", f"dataset={self.dataset}"]
+        # Small shards, so that few pictures make several.
+        usual = [f"raw={self.raw}", f"dataset={self.dataset}", "samples_per_shard=8"]
         given = {text.split("=", 1)[0] for text in config}
-        settings = [text for text in places if text.split("=", 1)[0] not in given] + list(config)
+        settings = [text for text in usual if text.split("=", 1)[0] not in given] + list(config)
         snakemake = Path(sys.executable).with_name("snakemake")
         return [str(snakemake), "-s", str(ROOT / "Snakefile"), "--cores", str(cores), "--config", *settings]
 
