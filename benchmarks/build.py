@@ -5,8 +5,8 @@ workflow on every core, in rounds. Before and after each round one core alone sh
 (`ingest.build.image.shrink_image`, bytes in memory to sample in memory), so that rate and reference stand
 side by side in time.
 
-- *steady rate*: images/s of the shrink rule between the first and the last shard that was finished, images of
-  the first left out;
+- *steady rate*: images/s of the shrink rule from the moment when as many shards were finished as there are cores
+  to the end of the last one, images of the former left out;
 - *efficiency*: steady rate over cores times the rate of the one core;
 - *overhead*: seconds of the whole workflow beyond images / steady rate: start-up and end.
 
@@ -98,7 +98,8 @@ def run_workflow(raw: Path, folder: Path, cores: int) -> dict[str, float]:
         raise SystemExit(done.stdout + done.stderr)
     shards = shard_times(next(folder.rglob("shrink.log")).read_text())
     images = sum(samples for _, samples in shards)
-    steady = (images - shards[0][1]) / (shards[-1][0] - shards[0][0])
+    begun = shards[:cores]  # by then each core has begun another, or is about to
+    steady = (images - sum(samples for _, samples in begun)) / (shards[-1][0] - begun[-1][0])
     return {"wall_s": wall, "images": images, "steady_rate": steady, "overhead_s": wall - images / steady}
 
 

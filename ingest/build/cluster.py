@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Argument = TypeVar("Argument")
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Tick = TypeVar("Tick")
@@ -154,6 +155,10 @@ class Cluster:
         """How many tasks run at once, 0 while no worker is there; a cluster may grow or shrink meanwhile."""
         threads: dict[str, int] = self._client.nthreads()
         return sum(threads.values())
+
+    def prepare(self, function: Callable[[Argument], object], argument: Argument) -> None:
+        """Call `function` once on each worker; where it fails, the first task there will say why."""
+        self._client.run(function, argument, on_error="ignore")
 
     def run(
         self,

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from ingest import store
@@ -179,10 +180,17 @@ def _build(builds: Sequence[_Build], settings: ShrinkSettings) -> tuple[int, Tal
     planned = sum(len(build.head.shards) for build in builds)
     logger.info("%s of %d to build, %s", count(num_shards, "shard"), planned, count(num_files, "image"))
     with contextlib.ExitStack() as stack:
+        is_long = num_files >= _LONG_BUILD_FILES
+        own = stack.enter_context(
+            _child_in_background(settings.limits) if is_long else contextlib.nullcontext()
+        )
         cluster = stack.enter_context(open_cluster(settings.scheduler, min(settings.cores, len(groups))))
-        if num_files >= _LONG_BUILD_FILES:
+        cluster.prepare(isolate.start, settings.limits)
+        if own is not None:
+            own.result()
             for build in builds:
                 _say_estimate(build, max(1, cluster.num_cores), settings.limits)
+            isolate.end_idle()
         progress = stack.enter_context(Progress(num_files, len(groups)))
         known = [
             stack.enter_context(gather(build.head, store.list_files(build.head.dataset), build.plan.parent))
@@ -284,6 +292,13 @@ def _failure_sentence(failed: list[Finished], num_built: int) -> str:
     )
 
 
+@contextlib.contextmanager
+def _child_in_background(limits: Limits) -> Iterator[Future[None]]:
+    """Start a child of our own, to time files with, while the workers start."""
+    with ThreadPoolExecutor(1, thread_name_prefix="estimate") as pool:
+        yield pool.submit(isolate.start, limits)
+
+
 def _say_estimate(build: _Build, num_cores: int, limits: Limits) -> None:
     """Time a few files and say what the build will take; refuse one that does not fit on the disk."""
     head, pending = build.head, build.pending
@@ -325,5 +340,4 @@ def _try_files(plan: Path, head: PlanHead, name: str, limits: Limits) -> tuple[l
     with contextlib.closing(results), contextlib.suppress(StoreError):
         sizes += [len(done.result.data) for done in results if isinstance(done.result, Shrunk)]
     seconds = time.perf_counter() - begin
-    isolate.end_idle()
     return sizes, seconds
