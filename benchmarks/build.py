@@ -5,8 +5,8 @@ workflow on every core, in rounds. Before and after each round one core alone sh
 (`ingest.build.image.shrink_image`, bytes in memory to sample in memory), so that rate and reference stand
 side by side in time.
 
-- *steady rate*: images/s of the shrink rule from the moment when as many shards were finished as there are cores
-  to the end of the last one, images of the former left out;
+- *steady rate*: images/s of the shrink rule from the moment when as many shards were finished as there are
+  cores to the end of the last one, images of the former left out;
 - *efficiency*: steady rate over cores times the rate of the one core;
 - *overhead*: seconds of the whole workflow beyond images / steady rate: start-up and end.
 
