@@ -274,6 +274,9 @@ def check_settings(values: Mapping[str, Any]) -> Settings:
         settings = Settings.model_validate(dict(values))
     except ValidationError as error:
         raise ConfigError(_sentence(error)) from error
+    if settings.split_by is not None and isinstance(settings.split, str):
+        message = f"config key 'split_by' is {settings.split_by!r}, and 'split' has no shares to deal by it"
+        raise ConfigError(f"{message}: set 'split' to shares, such as {{train: 0.9, val: 0.1}}")
     if settings.datasets is None:
         _check_places(settings)
     else:

@@ -66,6 +66,7 @@ class ListSettings:
         size_column: column of a table with the sizes.
         version_column: column of a table with what tells versions apart.
         url_columns: columns of a table with the place of the picture; the first that is there counts.
+        named_columns: columns that a person named: every table must have them.
     """
 
     roles: Roles = dataclasses.field(default_factory=Roles)
@@ -75,6 +76,7 @@ class ListSettings:
     size_column: str | None = None
     version_column: str | None = None
     url_columns: tuple[str, ...] = ("url", "path", "image", "file", "file_name", "filename")
+    named_columns: frozenset[str] = frozenset()
 
     @property
     def folder_labels(self) -> bool:

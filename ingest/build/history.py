@@ -93,6 +93,9 @@ def update_plan(
     changes = compare(before, after, files)
     if not allow_delete and settings.missing == "drop":
         require_few_vanished(changes, describe_roots(roots))
+    if settings.missing == "keep" and changes.moved:
+        what = f"{count(changes.moved, 'photo')} moved or renamed: the samples under the old names stay too"
+        logger.warning("plan: %s ('missing' is 'keep'): `ingest forget` removes what must go", what)
     _say_mixing(after)
     changed = not dry and write_plan(plan, after, Origin(inputs, index.version if index else ""))
     return Planned(after.head, changes if before else None, changed=changed)

@@ -69,6 +69,9 @@ def describe_skipped(skipped: Mapping[str, int]) -> str:
     return "skipped " + (", ".join(f"{number:,} {kind}" for kind, number in ordered) or "nothing")
 
 
+_COLUMNS = ("label", "split", "text", "size", "version")
+
+
 def list_settings(values: Mapping[str, Any]) -> ListSettings:
     """Return how to list, from the settings of this room (`ingest.build.config.Settings.of_room`)."""
     columns = values.get("columns", {})
@@ -88,6 +91,7 @@ def list_settings(values: Mapping[str, Any]) -> ListSettings:
         size_column=columns.get("size"),
         version_column=columns.get("version"),
         url_columns=(columns["url"],) if columns.get("url") else default.url_columns,
+        named_columns=frozenset(filter(None, [*map(columns.get, _COLUMNS), *columns.get("numbers", ())])),
     )
 
 
@@ -123,6 +127,7 @@ def scan(
         found = _list_all(sources, settings, Reader(pool, memory, skipped))
         write_rows(temporary, roots_of(sources), _count(found, totals, splits))
         _require_some(sources, totals, skipped)
+        _require_groups(settings, totals)
         if any(source.kind == "table" for source in sources):
             _require_distinct(temporary)
         if identify or len(splits) > 1:
@@ -182,6 +187,7 @@ def _count(
     for candidate in candidates:
         totals["candidates"] += 1
         totals["bytes"] += max(0, candidate.size)
+        totals["grouped"] += candidate.group is not None
         splits.add(candidate.split)
         yield candidate
 
@@ -193,6 +199,19 @@ def _require_some(sources: Sequence[Source], totals: Counter[str], skipped: Coun
         raise StoreError(
             f"{places}: holds no pictures{others}: set the config key 'raw' to a folder that does"
         )
+
+
+def _require_groups(settings: ListSettings, totals: Counter[str]) -> None:
+    """Refuse a `split_by` that no candidate has; say how many lack it, for each of those is dealt alone."""
+    name, alone = settings.roles.group, totals["candidates"] - totals["grouped"]
+    if name is None or not alone:
+        return
+    if not totals["grouped"]:
+        message = f"config key 'split_by' is {name!r}, and no table or side file has a value of that name"
+        raise StoreError(f"{message}: name a column as it is written there, or 'folder'")
+    logger.warning(
+        "scan: %s without %r, the 'split_by': each is dealt alone", count(alone, "candidate"), name
+    )
 
 
 def _require_distinct(manifest: Path) -> None:

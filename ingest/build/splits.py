@@ -46,12 +46,14 @@ class Settled:
         dropped: how many files of a content that another has were left out.
         crossing: contents that were in more than one split, as stated: a path of each in each split.
         torn: contents that have more than one label: likewise, in each label.
+        straddling: groups that are in more than one split, as stated.
     """
 
     files: pa.Table
     dropped: int = 0
     crossing: tuple[tuple[str, ...], ...] = ()
     torn: tuple[tuple[str, ...], ...] = ()
+    straddling: tuple[str, ...] = ()
 
     def sentences(self) -> list[str]:
         """Return what a person must see, a line each."""
@@ -62,6 +64,9 @@ class Settled:
         if self.torn:
             what = f"{count(len(self.torn), 'content')} under several labels"
             told.append(f"{what}, first {_examples(self.torn)}: correct the labels, or take the files away")
+        if self.straddling:
+            what = f"{count(len(self.straddling), 'group')} of 'split_by' in several splits, as stated"
+            told.append(f"{what}, first {', '.join(self.straddling[:_EXAMPLES])}: correct the stated splits")
         return told
 
 
@@ -87,12 +92,24 @@ def settle(
     files = manifest.set_column(manifest.schema.get_field_index("split"), "split", splits)
     crossing = _differing(files, twins, "split")
     torn = _differing(files, twins, "label")
+    straddling = _straddling(files)
     if drop and twins:
         kept = _keep_once(files, twins, before)
         return Settled(
-            files=files.filter(pa.array(kept)), dropped=int((~kept).sum()), crossing=crossing, torn=torn
+            files=files.filter(pa.array(kept)),
+            dropped=int((~kept).sum()),
+            crossing=crossing,
+            torn=torn,
+            straddling=straddling,
         )
-    return Settled(files=files, crossing=crossing, torn=torn)
+    return Settled(files=files, crossing=crossing, torn=torn, straddling=straddling)
+
+
+def _straddling(files: pa.Table) -> tuple[str, ...]:
+    """Return the groups whose files are in several splits."""
+    grouped = files.select(["group", "split"]).filter(pc.is_valid(files["group"]))
+    counted = grouped.group_by("group").aggregate([("split", "count_distinct")])
+    return tuple(sorted(counted.filter(pc.greater(counted["split_count_distinct"], 1))["group"].to_pylist()))
 
 
 def _twins(manifest: pa.Table) -> list[list[int]]:

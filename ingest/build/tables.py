@@ -32,6 +32,7 @@ _BATCH_ROWS = 10_000
 _BLOCK_BYTES = 8 * 2**20
 _COPY_BYTES = 16 * 2**20
 _ASKED_AT_A_TIME = 1024
+_JSON_LINES = ("jsonl", "ndjson")
 _GONE = (-1, "")  # of a file that is not there, or of whose state nobody tells: shrink says which
 
 
@@ -61,7 +62,7 @@ def list_table(
             what it stands for; or a place cannot be asked for a size.
     """
     with _opened(source.url) as file:
-        rows = _read_rows(source.url, file)
+        rows = _checked(source.url, _read_rows(source.url, file), settings.named_columns)
         waiting: deque[_Row] = deque()
         for row in _sort_rows(source, rows, numbers, settings, reader):
             waiting.append(row)
@@ -69,6 +70,31 @@ def list_table(
                 yield _settle(waiting.popleft(), settings)
         while waiting:
             yield _settle(waiting.popleft(), settings)
+
+
+def _checked(
+    table: str, rows: Iterator[tuple[int, dict[str, Any]]], named: frozenset[str]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Pass rows on, and refuse a table without columns that a person named.
+
+    Rows of JSON lines may each have others: there, each must be in one of them.
+    """
+    missing, known = set(named), set[str]()
+    for number, values in rows:
+        if missing:
+            missing -= values.keys()
+            known |= values.keys()
+            if missing and not _may_lack_columns(table):
+                break
+        yield number, values
+    if missing and known:
+        found = ", ".join(map(repr, sorted(known)))
+        message = f"{table}: has the columns {found}, expected {', '.join(map(repr, sorted(missing)))}"
+        raise StoreError(f"{message} too (columns of bytes do not count): correct the config key 'columns'")
+
+
+def _may_lack_columns(table: str) -> bool:
+    return table.rpartition(".")[2].lower() in _JSON_LINES
 
 
 def _settle(row: _Row, settings: ListSettings) -> Candidate:
@@ -218,7 +244,7 @@ def _read_rows(url: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]
     """
     suffix = url.rpartition(".")[2].lower()
     try:
-        if suffix in ("jsonl", "ndjson"):
+        if suffix in _JSON_LINES:
             yield from _read_json_lines(file)
             return
         batches = _parquet_batches(file) if suffix == "parquet" else _csv_batches(file, suffix)
@@ -253,6 +279,9 @@ def _csv_header(file: IO[bytes], parse: pyarrow.csv.ParseOptions) -> Sequence[st
     line = file.readline()
     file.seek(0)
     names: list[str] = pa.csv.read_csv(pa.py_buffer(line), parse_options=parse).schema.names
+    spaced = [name for name in names if name != name.strip()]
+    if spaced:
+        raise ValueError(f"the name of the column {spaced[0]!r} has spaces around it: take them away")
     if len(set(names)) < len(names):
         raise ValueError(f"two columns have the same name: {', '.join(names)}")
     return names

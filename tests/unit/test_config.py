@@ -121,7 +121,7 @@ def test_dataset_is_called_after_its_sources(raw: object, name: str) -> None:
         ({"sidecars": "ignore"}, {"scan"}),
         ({"columns": {"url": "link"}}, {"scan"}),
         ({"split": "none"}, {"scan"}),
-        ({"split_by": "patient"}, {"scan"}),
+        ({"split": {"train": 9, "val": 1}, "split_by": "patient"}, {"scan", "plan"}),
         ({"split": {"train": 9, "val": 1}}, {"scan", "plan"}),
         ({"duplicates": "drop"}, {"scan", "plan"}),
         ({"quality": 80}, {"plan"}),
@@ -203,3 +203,9 @@ def test_room_settings_are_stable_json() -> None:
     text = check_settings({"raw": "/p", "dataset": "/d", "size": 96}).of_room("plan")
 
     assert text == json.dumps(json.loads(text), sort_keys=True)
+
+
+def test_split_by_needs_shares() -> None:
+    """Groups without anything to be dealt to would be left alone without a word."""
+    with pytest.raises(ConfigError, match="'split_by' is 'patient', and 'split' has no shares"):
+        check_settings({"split_by": "patient"})

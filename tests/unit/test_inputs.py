@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import uuid
 from pathlib import Path
@@ -369,3 +370,53 @@ def test_missing_table_is_one_sentence(tmp_path: Path) -> None:
     """A table that is not there says which key to set."""
     with pytest.raises(StoreError, match=r"rows\.csv: no such table: set the config key 'raw'"):
         _scan(f"{tmp_path}/rows.csv", tmp_path)
+
+
+def test_columns_that_a_person_names_must_be_there(tmp_path: Path) -> None:
+    """A wrong name is an error, or the dataset would have no labels, or no splits, without a word."""
+    (tmp_path / "t.csv").write_text("url,label,patient\nx.jpg,a,p\n")
+    (tmp_path / "x.jpg").write_bytes(_JPEG)
+
+    named: list[tuple[str, Any]] = [
+        ("label", "klass"),
+        ("split", "fold"),
+        ("numbers", ["age"]),
+        ("size", "bytes"),
+    ]
+    for column, wanted in named:
+        name = wanted[0] if isinstance(wanted, list) else wanted
+        with pytest.raises(StoreError, match=f"expected '{name}' too"):
+            _scan(f"{tmp_path}/t.csv", tmp_path, columns={column: wanted})
+
+
+def test_lines_of_json_need_a_named_column_in_one_of_them(tmp_path: Path) -> None:
+    """Lines may lack it, all of them may not."""
+    (tmp_path / "x.jpg").write_bytes(_JPEG)
+    (tmp_path / "y.jpg").write_bytes(_JPEG)
+    (tmp_path / "t.jsonl").write_text('{"url": "x.jpg"}\n{"url": "y.jpg", "klass": "a"}\n')
+
+    rows, _ = _scan(f"{tmp_path}/t.jsonl", tmp_path, columns={"label": "klass"})
+    assert sorted(str(row["label"]) for row in rows.values()) == ["None", "a"]
+    with pytest.raises(StoreError, match="expected 'class' too"):
+        _scan(f"{tmp_path}/t.jsonl", tmp_path, columns={"label": "class"})
+
+
+def test_group_that_nobody_has_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A wrong name in `split_by` would leak groups over splits; a few files without a value are said."""
+    (tmp_path / "x.jpg").write_bytes(_JPEG)
+    (tmp_path / "y.jpg").write_bytes(_JPEG)
+    (tmp_path / "t.csv").write_text("url,patient\nx.jpg,p\ny.jpg,\n")
+
+    with pytest.raises(StoreError, match="'split_by' is 'Patient', and no table or side file has"):
+        _scan(f"{tmp_path}/t.csv", tmp_path, split_by="Patient")
+    with caplog.at_level(logging.WARNING):
+        _scan(f"{tmp_path}/t.csv", tmp_path, split_by="patient")
+    assert "1 candidate without 'patient'" in caplog.text
+
+
+def test_spaces_around_the_name_of_a_column_are_refused(tmp_path: Path) -> None:
+    """`url, label` has a column that nobody would find."""
+    (tmp_path / "t.csv").write_text("url, label\nx.jpg,a\n")
+
+    with pytest.raises(StoreError, match="the name of the column ' label' has spaces around it"):
+        _scan(f"{tmp_path}/t.csv", tmp_path)

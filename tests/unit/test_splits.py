@@ -287,3 +287,15 @@ def test_file_that_cannot_be_read_has_no_content(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(store, "read_range", fail)
     with pytest.raises(StoreError, match="reset"):
         _identify(tmp_path)
+
+
+def test_group_that_is_stated_in_two_splits_is_told() -> None:
+    """Stated splits count, and a person sees that they tear a group apart."""
+    rows = [{"path": f"{n}", "group": "p", "split": split} for n, split in enumerate(("train", "val"))]
+
+    settled = settle(_manifest(*rows, {"path": "x", "group": "q"}), _SHARES)
+
+    assert settled.straddling == ("p",)
+    assert settled.sentences() == [
+        "1 group of 'split_by' in several splits, as stated, first p: correct the stated splits"
+    ]
