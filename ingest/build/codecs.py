@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import imagecodecs
 import numpy as np
 
-from ingest.build import containers, jpeg2000, png, streams, tiff, tiff_page
+from ingest.build import containers, jpeg2000, jxl, png, streams, tiff, tiff_page
 from ingest.build.geometry import check_size
 from ingest.build.jpeg import adobe_transform, read_jpeg_header
-from ingest.build.pixels import on_canvas, to_eight_bits, ycc_to_rgb
+from ingest.build.pixels import on_canvas, to_eight_bits, unit_to_eight_bits, unpremultiply, ycc_to_rgb
 from ingest.build.tiff_pixels import check_fax, check_jpeg_segment, new_canvas, place_segment, to_pixels
 from ingest.errors import CorruptImageError, DataError
 
@@ -52,7 +52,7 @@ class Raster:
         pixels: uint8 (H, W, C), 0 to 255, C-contiguous; colours are not multiplied with alpha.
         mode: "L" (C = 1), "LA", "RGB", "RGBA", or "CMYK" (C = 4, 0 is no ink).
         source_mode: channels of the file: "RGB", "gray", "CMYK" or "palette", then "+alpha" if there is it.
-        source_bits: bits a channel of the file, 1 to 16.
+        source_bits: bits a channel of the file, 1 to 32.
         orientation: EXIF orientation that is still to be applied, 1 to 8.
         icc: colour profile of the file, None without one, empty if it is broken.
         frames: pictures of the file.
@@ -119,6 +119,41 @@ def read_webp(data: bytes, max_pixels: int) -> Raster:
     icc, notes = _with_notes(containers.webp_profile(data), *still.notes, *turn.notes)
     mode, frames = _mode_of(pixels), containers.webp_frames(data)
     return Raster(pixels, mode, _NAMES[mode], 8, turn.value, icc, frames, notes)
+
+
+# ---- JPEG XL
+
+_NEEDS_MORE = "NEED_MORE_INPUT"  # what libjxl says where a file ends too early
+_FRAMES_BEHIND = "An animation: its first picture was taken, and those behind it were not counted."
+
+
+def read_jpeg_xl(data: bytes, header: jxl.Header) -> Raster:
+    """Decode a JPEG XL, of an animation the first picture; samples of any depth become 8 bits.
+
+    Args:
+        data: a whole file.
+        header: what it says of itself.
+
+    Raises:
+        CorruptImageError: ``truncated``, ``corrupt`` or ``unsupported``.
+    """
+    if header.has_black:
+        raise CorruptImageError("unsupported", "JPEG XL with a channel of black ink is not read.")
+    try:
+        samples = _call(
+            "JPEG XL", imagecodecs.jpegxl_decode, data, index=0, keeporientation=True, numthreads=1
+        )
+    except CorruptImageError as error:
+        if _NEEDS_MORE in error.reason:
+            message = "The file ends before its picture does: how much of it is there cannot be told."
+            raise CorruptImageError("truncated", message) from error
+        raise
+    levels = unit_to_eight_bits(samples) if header.is_float else to_eight_bits(samples, header.bits)
+    levels = unpremultiply(levels) if header.is_premultiplied else levels
+    mode = _mode_of(levels)
+    notes = (_FRAMES_BEHIND,) * header.is_animated
+    frames = 1 + header.is_animated
+    return Raster(levels, mode, _NAMES[mode], header.bits, header.orientation, None, frames, notes)
 
 
 # ---- PNG

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ingest.build import codecs, containers, heif, lost, pillow, png, sniff, streams, tiff_page, turbo
+from ingest.build import codecs, containers, heif, jxl, lost, pillow, png, sniff, streams, tiff_page, turbo
 from ingest.build.geometry import check_shape, check_size, plan_geometry, upright_size
 from ingest.build.jpeg import (
     JpegHeader,
@@ -64,6 +64,8 @@ def read_picture(data: bytes, recipe: Recipe) -> Picture:
         picture = _wrap(_RASTER_READERS[kind.format](data, recipe.max_pixels), kind.format)
     elif kind.format in {"HEIC", "AVIF"}:
         picture = heif.read_heif(data, kind.format, recipe)
+    elif kind.format == "JPEG XL":
+        picture = _read_jpeg_xl(data, recipe)
     else:
         picture = pillow.read(data, kind.format, recipe.max_pixels)
     return dataclasses.replace(picture, notes=(*picture.notes, *notes)) if notes else picture
@@ -128,6 +130,16 @@ def _read_tiff(data: bytes, recipe: Recipe) -> Picture:
         return picture
     note = f"Pages before the picture that are smaller ones of it, or masks, were left out: {num_skipped}."
     return dataclasses.replace(picture, frames=picture.frames + num_skipped, notes=(*picture.notes, note))
+
+
+def _read_jpeg_xl(data: bytes, recipe: Recipe) -> Picture:
+    """Decode a JPEG XL, a second time for its profile where it needs one."""
+    header = jxl.read_header(data)
+    check_size(header.width, header.height, recipe.max_pixels)
+    check_shape(*upright_size(header.width, header.height, header.orientation), recipe)
+    raster = codecs.read_jpeg_xl(data, header)
+    icc = None if header.is_srgb else pillow.jpeg_xl_profile(data)
+    return dataclasses.replace(_wrap(raster, "JPEG XL"), icc=icc)
 
 
 # ---- JPEG

@@ -52,6 +52,24 @@ def to_eight_bits(values_HWC: Samples, bits: int) -> NDArray[np.uint8]:
     return _in_bands(scale, values_HWC, values_HWC.shape[2])
 
 
+def unit_to_eight_bits(values_HWC: Samples) -> NDArray[np.uint8]:
+    """Scale floating point samples so that 0 stays 0 and 1 becomes 255, rounded.
+
+    Args:
+        values_HWC: float16 or float32 (H, W, C), usually 0 to 1; what is outside counts as the nearest of
+            them, and what is no number as 0.
+
+    Returns:
+        uint8 (H, W, C), C-contiguous.
+    """
+
+    def scale(band: NDArray[Any]) -> NDArray[np.uint8]:
+        clipped = np.clip(np.nan_to_num(band.astype(np.float32), nan=0.0), 0.0, 1.0)
+        return (clipped * 255 + 0.5).astype(np.uint8)
+
+    return _in_bands(scale, values_HWC, values_HWC.shape[2])
+
+
 def look_up(indices_HW: Samples, palette: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return the colours of a palette.
 

@@ -18,7 +18,7 @@ class Provenance:
     Attributes:
         source_format: what the bytes are, whatever the file is called: "JPEG", "PNG", ...
         source_mode: channels as stored: "RGB", "gray", "CMYK" or "palette", then "+alpha" where there is it.
-        source_bits: bits a channel as stored: 1 to 16.
+        source_bits: bits a channel as stored: 1 to 32.
         source_width: of the raw picture once upright, in pixels; as its header states, whether rows are there
             or not.
         source_height: see `source_width`.

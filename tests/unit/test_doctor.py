@@ -49,10 +49,10 @@ def test_without_the_build(monkeypatch):
     """Where the kernel cannot be imported, doctor names the extra that brings it and goes on."""
     load = importlib.import_module
 
-    def refuse(name):
+    def refuse(name, package=None):
         if name == "ingest.build.image":
             raise ImportError("No module named 'PIL'")
-        return load(name)
+        return load(name, package)
 
     monkeypatch.setattr(importlib, "import_module", refuse)
 
