@@ -14,6 +14,8 @@ Each also is the builtin that a caller would catch. Arguments go to ``super().__
 that every error survives pickling on its way back from a Dask worker.
 """
 
+import re
+
 REJECT_CODES = (
     "empty",
     "not_an_image",
@@ -67,13 +69,23 @@ class CorruptImageError(DataError):
 
     def __init__(self, code: str, reason: str) -> None:
         assert code in REJECT_CODES, code
-        super().__init__(code, reason)
         self.code = code
-        self.reason = reason
+        self.reason = _in_one_line(reason)
+        super().__init__(code, self.reason)
 
     def __str__(self) -> str:
         """Return the sentence, without the code."""
         return self.reason
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_MOST_CHARACTERS = 400
+
+
+def _in_one_line(text: str) -> str:
+    """Return a text, in part perhaps a library's, so that it reads well and is the same in every run."""
+    line = " ".join(_ADDRESS.sub("", text).split())
+    return line if len(line) <= _MOST_CHARACTERS else f"{line[: _MOST_CHARACTERS - 3]}..."
 
 
 class CorruptShardError(DataError):
