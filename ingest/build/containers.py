@@ -15,6 +15,7 @@ from ingest.build import code_points, tiff
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+_BMP_HEADER, _BMP_V5_BYTES = 14, 124
 MOST_PROFILE_BYTES = 1 << 24
 """A colour profile is ignored above this; the largest of printing inks have some four million bytes."""
 
@@ -196,6 +197,21 @@ def _iter_riff_chunks(data: bytes, position: int, end: int) -> Iterator[Chunk]:
         size = int.from_bytes(data[position + 4 : position + 8], "little")
         yield Chunk(data[position : position + 4], position + 8, position + 8 + size)
         position += 8 + size + size % 2
+
+
+def bmp_profile(data: bytes) -> Profile:
+    """Return the profile in a BMP of version 5 whose colour space is ``PROFILE_EMBEDDED``.
+
+    Fields as in Microsoft's BITMAPV5HEADER, which stands behind a file header of 14 bytes.
+    """
+    header_bytes = int.from_bytes(data[_BMP_HEADER : _BMP_HEADER + 4], "little")
+    if header_bytes < _BMP_V5_BYTES or data[_BMP_HEADER + 56 : _BMP_HEADER + 60] != b"DEBM":
+        return _NO_PROFILE
+    begin, size = (
+        int.from_bytes(data[_BMP_HEADER + at : _BMP_HEADER + at + 4], "little") for at in (112, 116)
+    )
+    payload = data[_BMP_HEADER + begin : _BMP_HEADER + begin + size]
+    return _profile_of(payload if len(payload) == size else None)
 
 
 def webp_profile(data: bytes) -> Profile:

@@ -56,16 +56,12 @@ def read_picture(data: bytes, recipe: Recipe) -> Picture:
     kind = sniff.recognise(data)
     _require_picture(kind)
     notes = lost.check(data, kind.format, recipe.max_pixels)
-    if kind.format == "PNG":
-        picture = _read_png(data, recipe)
-    elif kind.format == "TIFF":
-        picture = _read_tiff(data, recipe)
+    if kind.format in _READERS:
+        picture = _READERS[kind.format](data, recipe)
     elif kind.format in _RASTER_READERS:
         picture = _wrap(_RASTER_READERS[kind.format](data, recipe.max_pixels), kind.format)
     elif kind.format in {"HEIC", "AVIF"}:
         picture = heif.read_heif(data, kind.format, recipe)
-    elif kind.format == "JPEG XL":
-        picture = _read_jpeg_xl(data, recipe)
     else:
         picture = pillow.read(data, kind.format, recipe.max_pixels)
     return dataclasses.replace(picture, notes=(*picture.notes, *notes)) if notes else picture
@@ -132,6 +128,13 @@ def _read_tiff(data: bytes, recipe: Recipe) -> Picture:
     return dataclasses.replace(picture, frames=picture.frames + num_skipped, notes=(*picture.notes, note))
 
 
+def _read_bmp(data: bytes, recipe: Recipe) -> Picture:
+    """Decode a BMP, with its profile, for which Pillow does not look."""
+    profile = containers.bmp_profile(data)
+    picture = pillow.read(data, "BMP", recipe.max_pixels)
+    return dataclasses.replace(picture, icc=b"" if profile.broken else profile.data)
+
+
 def _read_jpeg_xl(data: bytes, recipe: Recipe) -> Picture:
     """Decode a JPEG XL, a second time for its profile where it needs one."""
     header = jxl.read_header(data)
@@ -140,6 +143,14 @@ def _read_jpeg_xl(data: bytes, recipe: Recipe) -> Picture:
     raster = codecs.read_jpeg_xl(data, header)
     icc = None if header.is_srgb else pillow.jpeg_xl_profile(data)
     return dataclasses.replace(_wrap(raster, "JPEG XL"), icc=icc)
+
+
+_READERS: dict[str, Callable[[bytes, Recipe], Picture]] = {
+    "PNG": _read_png,
+    "TIFF": _read_tiff,
+    "BMP": _read_bmp,
+    "JPEG XL": _read_jpeg_xl,
+}
 
 
 # ---- JPEG

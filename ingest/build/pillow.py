@@ -196,7 +196,7 @@ def _explain(name: str, error: Exception) -> CorruptImageError:
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, Image.DecompressionBombError):
         return CorruptImageError("too_large", f"The header of the {name} states more pixels than max_pixels.")
-    if "truncated" in text or isinstance(error, EOFError):
+    if "truncated" in text or "not enough image data" in text or isinstance(error, EOFError):
         return CorruptImageError("truncated", f"The {name} ends before its picture does.")
     if re.search(r"not available|unsupported|cannot handle|conversion from", text, re.IGNORECASE):
         return CorruptImageError("unsupported", f"The {name} is of a kind not decoded: {text}.")
