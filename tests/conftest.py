@@ -1,5 +1,6 @@
 """Fixtures that more than one test file uses."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -10,6 +11,9 @@ if str(ROOT) not in sys.path:  # `pytest` leaves the working directory out, `pyt
     sys.path.insert(0, str(ROOT))
 
 from tests.s3_fixtures import proxy, s3_proxy, s3_server  # noqa: E402, F401  once for all, or each has a server
+
+# What a shell starts in the background ignores Ctrl-C, and so would every process that is tested here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config):

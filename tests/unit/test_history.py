@@ -77,7 +77,7 @@ def test_interrupted_build_goes_on_with_its_own_plan(folder: Path, caplog: pytes
 
     with caplog.at_level(logging.WARNING):
         assert not update_plan(folder / "w1/m.parquet", folder / "w1/p.parquet", settings).changed
-    assert caplog.text == ""
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 @pytest.mark.parametrize("damage", ["broken", "gone"])
