@@ -212,7 +212,7 @@ def main() -> None:
             whole[name] += found
     samples = {
         "over_bare_kernel": compare(photos, bare_kernel),
-        "progressive_over_decode": compare([read_case(args.progressive.read_bytes())] * 3, decode),
+        "progressive_over_decode": compare([read_case(args.progressive.read_bytes())] * 9, decode),
     }
     for name, library in LIBRARIES.items():
         base = functools.partial(through_library, library)
