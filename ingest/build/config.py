@@ -347,6 +347,8 @@ _SPECIAL = {
     "max_rejects": "allowed are a share below 1 such as 0.5, a whole number of 0 or more, or null",
     "time_limit": "allowed are seconds, a number above 0",
     "memory_limit": "allowed are sizes such as 4GiB, from 256MiB on",
+    "dask": "allowed are keys and values, such as {scheduler: 'tcp://10.0.0.1:8786'}",
+    "columns": "allowed are keys and values, such as {url: link, label: class}",
     "dask.scheduler": "allowed is an address such as tcp://10.0.0.1:8786, or null to start one here",
 }
 _GROUPS: dict[str, type[BaseModel]] = {"dask": DaskSettings, "columns": ColumnSettings}

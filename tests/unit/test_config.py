@@ -209,3 +209,12 @@ def test_split_by_needs_shares() -> None:
     """Groups without anything to be dealt to would be left alone without a word."""
     with pytest.raises(ConfigError, match="'split_by' is 'patient', and 'split' has no shares"):
         check_settings({"split_by": "patient"})
+
+
+@pytest.mark.parametrize("key", ["dask", "columns"])
+def test_group_that_is_no_group_is_a_sentence(key: str) -> None:
+    """A single value where keys and values belong is told in the words of the rest."""
+    with pytest.raises(
+        ConfigError, match=f"config key '{key}' is 'none': allowed are keys and values, such as"
+    ):
+        check_settings({key: "none"})
