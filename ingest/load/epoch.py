@@ -55,6 +55,7 @@ class Schedule:
         rank: this rank, 0 to world_size - 1.
         world_size: number of ranks.
         drop_last: whether the samples that fill no whole step are left out.
+        seen: samples at the begin of the order that are left out because they were seen before.
     """
 
     num_samples: int
@@ -62,18 +63,23 @@ class Schedule:
     rank: int
     world_size: int
     drop_last: bool
+    seen: int = 0
 
     @property
     def num_batches(self) -> int:
-        """Batches of an epoch, the same on every rank."""
-        full, rest = divmod(self.num_samples, self.world_size * self.batch_size)
+        """Batches of an epoch, or of what is left of it, the same on every rank."""
+        full, rest = divmod(max(0, self.num_samples - self.seen), self.world_size * self.batch_size)
         return full + int(not self.drop_last and rest >= self.world_size)
 
     def span(self, step: int) -> tuple[int, int]:
         """Return begin and end, in the order of the epoch, of this rank's batch number `step`."""
-        begin = step * self.world_size * self.batch_size
+        begin = self.seen + step * self.world_size * self.batch_size
         size = min(self.num_samples - begin, self.world_size * self.batch_size)
         return (
             begin + size * self.rank // self.world_size,
             begin + size * (self.rank + 1) // self.world_size,
         )
+
+    def seen_after(self, step: int) -> int:
+        """Return how many samples all ranks together have seen once batch number `step` is done."""
+        return min(self.num_samples, self.seen + (step + 1) * self.world_size * self.batch_size)

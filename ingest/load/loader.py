@@ -11,11 +11,12 @@ import numpy as np
 from ingest import index as index_format
 from ingest import shard as shard_format
 from ingest import store, units
-from ingest.errors import ConfigError, CorruptShardError, DeviceError
+from ingest.errors import ConfigError, CorruptShardError, DeviceError, NotSealedError
 from ingest.load import augment, epoch, fetch, gather, options
+from ingest.load.state import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from types import ModuleType, TracebackType
 
     import numpy.typing as npt
@@ -144,6 +145,9 @@ class _Source:
     """An opened split: where it is, what it holds, and its bytes."""
 
     url: str
+    split: str
+    index: Index
+    cache_dir: Path
     classes: tuple[str, ...]
     samples: gather.Samples
     maps: list[npt.NDArray[np.uint8]]
@@ -152,7 +156,28 @@ class _Source:
     def open(cls, url: str, index: Index, split: str, cache_dir: Path) -> Self:
         samples = gather.read_samples(url, index.splits[split], labelled=bool(index.classes))
         paths = fetch.local_shards(url, samples.shards, cache_dir)
-        return cls(url, index.classes, samples, gather.map_shards(paths))
+        return cls(url, split, index, cache_dir, index.classes, samples, gather.map_shards(paths))
+
+    def at(self, version: str) -> Self:
+        """Return this split as an index of another version has it, one that stood there before.
+
+        Raises:
+            ConfigError: none of that version is kept, or its samples are of another kind.
+        """
+        if version == self.index.version:
+            return self
+        try:
+            before = index_format.read_index(self.url, version)
+        except NotSealedError as error:
+            message = f"the state is of a dataset with index {version}; {self.url} has {self.index.version}"
+            raise ConfigError(f"{message}: another dataset, or `ingest gc` has cleared that index") from error
+        if (before.recipe.size, self.split in before.splits) != (self.index.recipe.size, True):
+            raise ConfigError(
+                f"{self.url}: its index {version} has no split {self.split!r}, or samples of another size:"
+                " start anew"
+            )
+        options.check_encoding(before, self.url)
+        return type(self).open(self.url, before, self.split, self.cache_dir)
 
     def describe(self, position: int) -> str:
         """Return shard, key and raw file of a sample, for an error."""
@@ -169,7 +194,8 @@ class Loader:
     """Batches of a dataset: iterate over it once an epoch. Made by `ingest.loader`, which describes them.
 
     One iteration at a time: a new one ends the one before. Leaving an iteration early, by ``break`` or by an
-    exception, is fine. A context manager; `close` frees threads and memory at once.
+    exception, is fine. A context manager; `close` frees threads and memory at once. `state_dict` and
+    `load_state_dict` are those of torchdata's StatefulDataLoader.
 
     Attributes:
         classes: label of each class id; empty for a dataset without labels.
@@ -197,6 +223,8 @@ class Loader:
         self._shuffle = shuffle
         self._seed = seed
         self._epoch = 0
+        self._stand = (0, 0)  # the epoch that is under way, and how much of it was seen
+        self._loaded: tuple[int, int] | None = None  # the same of a state, until an iteration takes it up
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch: the same for every epoch and rank."""
@@ -206,16 +234,61 @@ class Loader:
         """Start the next epoch: number 0, then 1 and so on, whether or not the one before was finished."""
         # `| Any`, not `| None`: whoever opened a dataset knows whether it has labels, and need not ask again.
         source, current = self._opened(), self._epoch
-        self._epoch += 1
-        return self._iterate(source, current)
+        schedule = self._schedule_of(current)
+        self._epoch, self._loaded = current + 1, None
+        self._stand = (current, schedule.seen)
+        return self._iterate(source, current, schedule)
 
     def set_epoch(self, number: int) -> None:
         """Make the next iteration epoch `number`; those after it count on from there.
+
+        An epoch that was loaded in the middle goes on there: set its own number, and nothing changes.
 
         Raises:
             ConfigError: `number` is negative.
         """
         self._epoch = options.check_number("epoch", number, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where this run stands, to be asked between batches: what was handed out is seen.
+
+        The same on every rank, of some hundred bytes, with values that JSON has.
+
+        Raises:
+            ConfigError: the loader is closed.
+        """
+        source, (number, seen) = self._opened(), self._stand
+        state = State(
+            index=source.index.version, split=source.split, shuffle=self._shuffle, seed=self._seed,
+            epoch=number, seen=seen,
+        )  # fmt: skip
+        return state.to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a run stood: the next iteration begins with the first sample that it had not seen.
+
+        Number of ranks, batch size, machine and path may be others. Order and seed become those of the state.
+        Where the dataset has grown since, this loader stays with the index that the state is of; a new loader
+        takes up what was added. What has come to its end goes on with the next epoch.
+
+        Args:
+            state: from `state_dict` of any rank.
+
+        Raises:
+            ConfigError: the state is damaged, or of another dataset or split.
+        """
+        read, source = State.from_dict(state), self._opened()
+        if read.split != source.split:
+            raise ConfigError(f"the state is of split {read.split!r}, and this loader has {source.split!r}")
+        self._source = source = source.at(read.index)
+        self.classes, self.num_samples = source.classes, source.index.num_samples(read.split)
+        if read.seen > self.num_samples:
+            raise ConfigError(f"the state has {read.seen} samples seen, of {self.num_samples}: it is damaged")
+        self._schedule = dataclasses.replace(self._schedule, num_samples=self.num_samples)
+        self._shuffle, self._seed = read.shuffle, read.seed
+        rest = dataclasses.replace(self._schedule, seen=read.seen)
+        self._stand = (read.epoch, read.seen) if rest.num_batches else (read.epoch + 1, 0)
+        self._epoch, self._loaded = self._stand[0], self._stand
 
     def batch_keys(self, number: int) -> Iterator[list[str]]:
         """Yield the keys of each batch of epoch `number` on this rank, without decoding anything.
@@ -223,8 +296,8 @@ class Loader:
         Raises:
             ConfigError: the loader is closed.
         """
-        keys = self._opened().samples.keys
-        return (keys.take(positions).to_pylist() for positions in self._positions(number))
+        keys, schedule = self._opened().samples.keys, self._schedule_of(number)
+        return (keys.take(positions).to_pylist() for positions in self._positions(number, schedule))
 
     def close(self) -> None:
         """Free threads, memory and files now; batches already handed out stay valid."""
@@ -251,11 +324,21 @@ class Loader:
             raise ConfigError("this loader is closed: open the dataset again with ingest.loader()")
         return self._source
 
-    def _iterate(self, source: _Source, number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor | Any]]:
+    def _schedule_of(self, number: int) -> epoch.Schedule:
+        """Return how epoch `number` is cut: what was seen of the one that was loaded is left out."""
+        loaded, seen = self._loaded or (None, 0)
+        return dataclasses.replace(self._schedule, seen=seen if number == loaded else 0)
+
+    def _iterate(
+        self, source: _Source, number: int, schedule: epoch.Schedule
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor | Any]]:
         has_labels = source.samples.labels is not None
         engine = _import_engine()
         try:
-            for images, labels in self._decoder.decode(self._batches(source, number)):
+            batches = self._decoder.decode(self._batches(source, number, schedule))
+            for step, (images, labels) in enumerate(batches):
+                is_last = step + 1 == schedule.num_batches
+                self._stand = (number + 1, 0) if is_last else (number, schedule.seen_after(step))
                 yield images, labels if has_labels else None
         except engine.DecodeError as error:
             if error.position is None:
@@ -264,19 +347,19 @@ class Loader:
                 f"{source.describe(error.position)} cannot be decoded ({error.reason}): run `ingest verify`"
             ) from error
 
-    def _positions(self, number: int) -> Iterator[npt.NDArray[np.int64]]:
+    def _positions(self, number: int, schedule: epoch.Schedule) -> Iterator[npt.NDArray[np.int64]]:
         """Yield the numbers of the samples of each batch of this rank."""
         if self._shuffle:
             order = epoch.permutation(self.num_samples, seed=self._seed, epoch=number)
         else:
             order = np.arange(self.num_samples)
-        for step in range(len(self)):
-            begin, end = self._schedule.span(step)
+        for step in range(schedule.num_batches):
+            begin, end = schedule.span(step)
             yield order[begin:end]
 
-    def _batches(self, source: _Source, number: int) -> Iterator[dali.Batch]:
+    def _batches(self, source: _Source, number: int, schedule: epoch.Schedule) -> Iterator[dali.Batch]:
         engine, samples = _import_engine(), source.samples
-        for positions in self._positions(number):
+        for positions in self._positions(number, schedule):
             labels = (
                 np.zeros(len(positions), np.int64) if samples.labels is None else samples.labels[positions]
             )
