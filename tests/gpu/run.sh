@@ -14,7 +14,7 @@ step() { echo "== $*"; "$@" || failed=1; }
 
 # -c /dev/null: an older pytest stops at settings that it does not know.
 step python3 -m pytest -q -rs -c /dev/null --rootdir . --import-mode importlib -p no:cacheprovider \
-  tests/unit/test_loader.py tests/unit/test_epoch.py tests/unit/test_readers.py
+  tests/unit/test_loader.py tests/unit/test_resume.py tests/unit/test_epoch.py tests/unit/test_readers.py
 
 data=$(mktemp -d)
 trap 'rm -rf "$data"' EXIT
