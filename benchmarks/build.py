@@ -63,8 +63,8 @@ def link_photos(photos: list[Path], raw: Path) -> int:
 
 
 def kernel_rate(photos: list[Path]) -> float:
-    """Return images/s of the kernel on one core over all photos, read before."""
-    data = [path.read_bytes() for path in photos]
+    """Return images/s of the kernel on one core over all photos, read before, four times: one scatters."""
+    data = [path.read_bytes() for path in photos] * 4
     begin = time.perf_counter()
     for picture in data:
         shrink_image(picture, Recipe())
