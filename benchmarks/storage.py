@@ -29,10 +29,11 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.build import large_photos  # noqa: E402
 from ingest import store  # noqa: E402
 from ingest.build import isolate  # noqa: E402
 from ingest.build.config import check_settings  # noqa: E402
-from ingest.build.image import engine_versions, shrink_image  # noqa: E402
+from ingest.build.image import engine_versions  # noqa: E402
 from ingest.build.limits import DEFAULT_LIMITS  # noqa: E402
 from ingest.errors import CorruptImageError  # noqa: E402
 from ingest.recipe import Recipe  # noqa: E402
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LATENCIES_S = (0.0, 0.05)
-MIN_PIXELS = 8_000_000
 BAR = 0.9
 
 
@@ -56,18 +56,6 @@ def proxy(upstream: int, latency_s: float) -> Iterator[int]:
             yield int(process.stdout.readline())
         finally:
             process.kill()
-
-
-def photos(folder: Path) -> list[bytes]:
-    """Return the large JPEGs below a folder."""
-    found = []
-    for path in sorted(folder.rglob("*")):
-        if path.suffix.lower() in (".jpg", ".jpeg"):
-            with contextlib.suppress(CorruptImageError):
-                made = shrink_image(path.read_bytes(), Recipe()).provenance
-                if made.source_width * made.source_height >= MIN_PIXELS:
-                    found.append(path.read_bytes())
-    return found
 
 
 def verb(name: str, port: int, *arguments: str) -> float:
@@ -86,16 +74,8 @@ def build(raw: str, port: int, direct: int, folder: Path, cores: int) -> float:
     settings = check_settings({"raw": raw, "dataset": f"s3://{s3.BUCKET}/out/{name}"})
     manifest, plan = folder / f"{name}.manifest", folder / f"{name}.plan"
     verb("scan", direct, "--settings", settings.of_room("scan"), "--manifest", str(manifest))
-    verb(
-        "plan",
-        direct,
-        "--settings",
-        settings.of_room("plan"),
-        "--manifest",
-        str(manifest),
-        "--plan",
-        str(plan),
-    )
+    files = ("--manifest", str(manifest), "--plan", str(plan))
+    verb("plan", direct, "--settings", settings.of_room("plan"), *files)
     options = ("--settings", settings.of_room("shrink"), "--plan", str(plan), "--cores", str(cores))
     return verb("shrink", port, *options)
 
@@ -129,7 +109,7 @@ def measure(
     """Return both ratios with their samples."""
     os.environ.update(s3.environment(server))
     s3.make_bucket()
-    found, raw = photos(options.photos), f"s3://{s3.BUCKET}/raw"
+    found, raw = [path.read_bytes() for path in large_photos(options.photos)], f"s3://{s3.BUCKET}/raw"
     data = [found[number % len(found)] for number in range(options.files)]
     for number, photo in enumerate(data):
         store.write_bytes(f"{raw}/{number:06d}.jpg", photo)

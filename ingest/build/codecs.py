@@ -7,7 +7,6 @@ missing, for most of them say nothing when one is.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +18,7 @@ from ingest.build import containers, jpeg2000, jxl, png, streams, tiff, tiff_pag
 from ingest.build.geometry import check_size
 from ingest.build.jpeg import adobe_transform, read_jpeg_header
 from ingest.build.pixels import on_canvas, to_eight_bits, unit_to_eight_bits, unpremultiply, ycc_to_rgb
+from ingest.build.raster import MODE_NAMES, Raster, mode_of
 from ingest.build.tiff_pixels import check_fax, check_jpeg_segment, new_canvas, place_segment, to_pixels
 from ingest.errors import CorruptImageError, DataError
 
@@ -34,44 +34,10 @@ if TYPE_CHECKING:
 # It logs what libraries warn of, as of every interlaced PNG; what is wrong with a file it raises.
 logging.getLogger("imagecodecs").disabled = True
 
-Mode = Literal["L", "LA", "RGB", "RGBA", "CMYK"]
-
 _GRAY, _COLOUR, _CMYK = 1, 3, 4  # channels
-_MODES: dict[int, Mode] = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
-_NAMES = {"L": "gray", "LA": "gray+alpha", "RGB": "RGB", "RGBA": "RGB+alpha", "CMYK": "CMYK"}
 _LOSSLESS = 3  # SOF3
 _DEEP_BITS = 12
 _YCC = 1  # one of Adobe's transforms
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Raster:
-    """A decoded picture, as it is stored.
-
-    Attributes:
-        pixels: uint8 (H, W, C), 0 to 255, C-contiguous; colours are not multiplied with alpha.
-        mode: "L" (C = 1), "LA", "RGB", "RGBA", or "CMYK" (C = 4, 0 is no ink).
-        source_mode: channels of the file: "RGB", "gray", "CMYK" or "palette", then "+alpha" if there is it.
-        source_bits: bits a channel of the file, 1 to 32.
-        orientation: EXIF orientation that is still to be applied, 1 to 8.
-        icc: colour profile of the file, None without one, empty if it is broken.
-        frames: pictures of the file.
-        notes: sentences on what was wrong with the file and did not cost a pixel.
-    """
-
-    pixels: NDArray[np.uint8]
-    mode: Mode
-    source_mode: str
-    source_bits: int
-    orientation: int = 1
-    icc: bytes | None = None
-    frames: int = 1
-    notes: tuple[str, ...] = ()
-
-
-def _mode_of(pixels: NDArray[np.uint8], num_colours: int = 0) -> Mode:
-    """Return the mode of pixels; four channels are CMYK only where four are colours."""
-    return "CMYK" if num_colours == _CMYK else _MODES[pixels.shape[2]]
 
 
 def _call(kind: str, decoder: Callable[..., Any], data: bytes | bytearray, **options: object) -> Samples:
@@ -117,8 +83,8 @@ def read_webp(data: bytes, max_pixels: int) -> Raster:
         pixels = on_canvas(pixels, still.canvas, still.left, still.top)
     turn = containers.webp_orientation(data)
     icc, notes = _with_notes(containers.webp_profile(data), *still.notes, *turn.notes)
-    mode, frames = _mode_of(pixels), containers.webp_frames(data)
-    return Raster(pixels, mode, _NAMES[mode], 8, turn.value, icc, frames, notes)
+    mode, frames = mode_of(pixels), containers.webp_frames(data)
+    return Raster(pixels, mode, MODE_NAMES[mode], 8, turn.value, icc, frames, notes)
 
 
 # ---- JPEG XL
@@ -150,10 +116,10 @@ def read_jpeg_xl(data: bytes, header: jxl.Header) -> Raster:
         raise
     levels = unit_to_eight_bits(samples) if header.is_float else to_eight_bits(samples, header.bits)
     levels = unpremultiply(levels) if header.is_premultiplied else levels
-    mode = _mode_of(levels)
+    mode = mode_of(levels)
     notes = (_FRAMES_BEHIND,) * header.is_animated
     frames = 1 + header.is_animated
-    return Raster(levels, mode, _NAMES[mode], header.bits, header.orientation, None, frames, notes)
+    return Raster(levels, mode, MODE_NAMES[mode], header.bits, header.orientation, None, frames, notes)
 
 
 # ---- PNG
@@ -176,10 +142,11 @@ def read_png(data: bytes, max_pixels: int) -> Raster:
     samples = _call("PNG", imagecodecs.png_decode, pixels)
     cut = [streams.ENDS_EARLY] * stream.is_cut
     turn = containers.png_orientation(data)
-    icc, notes = _with_notes(containers.png_profile(data), *containers.png_notes(data), *cut, *turn.notes)
+    profile, told = containers.png_colours(data)
+    icc, notes = _with_notes(profile, *told, *cut, *turn.notes)
     levels = to_eight_bits(samples, samples.itemsize * 8)
-    mode, frames = _mode_of(levels), containers.png_frames(data)
-    return Raster(levels, mode, _NAMES[mode], stream.bits, turn.value, icc, frames, notes)
+    mode, frames = mode_of(levels), containers.png_frames(data)
+    return Raster(levels, mode, MODE_NAMES[mode], stream.bits, turn.value, icc, frames, notes)
 
 
 # ---- JPEG of more than 8 bits, and lossless
@@ -209,11 +176,11 @@ def read_deep_jpeg(data: bytes, header: JpegHeader) -> Raster:
     pixels = to_eight_bits(samples, bits)
     if is_ycc:
         pixels = ycc_to_rgb(pixels)
-    mode = _mode_of(pixels, num_channels)
+    mode = mode_of(pixels, num_channels)
     if mode == "CMYK" and adobe_transform(data, header) is not None:
         pixels = 255 - pixels  # Adobe writes how much of an ink is missing
     icc, notes = _with_notes(containers.jpeg_icc(data, header.segments), *notes, *header.notes)
-    return Raster(pixels, mode, _NAMES[mode], bits, header.orientation, icc, 1, notes)
+    return Raster(pixels, mode, MODE_NAMES[mode], bits, header.orientation, icc, 1, notes)
 
 
 def _decode_jpeg(data: bytes, header: JpegHeader, **options: object) -> tuple[Samples, tuple[str, ...]]:
@@ -243,8 +210,8 @@ def read_tiff(data: bytes, max_pixels: int) -> Raster:
     samples, notes = _decode_tiff(data, page)
     pixels = to_pixels(samples, page)
     icc = page.bytes_of(tiff.ICC_PROFILE)
-    mode = _mode_of(pixels, layout.num_colours)
-    name = _NAMES[mode]
+    mode = mode_of(pixels, layout.num_colours)
+    name = MODE_NAMES[mode]
     if layout.photometric == tiff_page.PALETTE:
         name = name.replace("RGB", "palette")
     turn = tiff.read_orientation(data, tags=page.tags)
@@ -347,9 +314,9 @@ def read_jpeg2000(data: bytes, max_pixels: int) -> Raster:
         samples = samples.view(f"u{samples.itemsize}")
         samples += samples.dtype.type(1 << (bits - 1))
     channels = jpeg2000.to_channels(samples, stream, box)
-    mode = _mode_of(channels.pixels, channels.num_colours)
+    mode = mode_of(channels.pixels, channels.num_colours)
     icc, notes = _with_notes(box.profile, *stream.notes)
-    return Raster(channels.pixels, mode, _NAMES[mode], bits, 1, icc, 1, notes)
+    return Raster(channels.pixels, mode, MODE_NAMES[mode], bits, 1, icc, 1, notes)
 
 
 # ---- colour

@@ -15,7 +15,6 @@ from ingest.build import code_points, tiff
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_BMP_HEADER, _BMP_V5_BYTES = 14, 124
 MOST_PROFILE_BYTES = 1 << 24
 """A colour profile is ignored above this; the largest of printing inks have some four million bytes."""
 
@@ -23,6 +22,7 @@ _MOST_CHUNKS = 1 << 18  # in a file; 200 million pixels in PNG chunks of 8 KiB a
 _JPEG_APP2, _ICC_MARK = 0xE2, b"ICC_PROFILE\0"
 _PNG_SIGNATURE_BYTES, _PNG_CRC_BYTES = 8, 4
 _PNG_COLOUR_TYPE = 25  # its place: the header is the first chunk
+_BMP_HEADER, _BMP_V5_BYTES = 14, 124  # where the second header begins, and its bytes in version 5
 _RIFF_HEADER_BYTES = 12
 
 
@@ -103,8 +103,8 @@ def _iter_png_chunks(data: bytes) -> Iterator[Chunk]:
         position += 8 + size + _PNG_CRC_BYTES
 
 
-def png_profile(data: bytes) -> Profile:
-    """Return the profile that says what the numbers of a PNG mean.
+def png_colours(data: bytes) -> tuple[Profile, tuple[str, ...]]:
+    """Return the profile that says what the numbers of a PNG mean, and notes where code points say it.
 
     cICP counts before iCCP, and iCCP before sRGB, as PNG (third edition) has it; code points become a profile
     of ours. Where cICP says PQ or HLG, or what `code_points` does not know, an iCCP beside it counts instead:
@@ -112,15 +112,6 @@ def png_profile(data: bytes) -> Profile:
     count last and are not applied, for they are often wrong: a gAMA that stands alone and is not sRGB's is
     noted (`png.gamma_notes`), a cHRM is not looked at.
     """
-    return _png_colours(data)[0]
-
-
-def png_notes(data: bytes) -> tuple[str, ...]:
-    """Return notes on what a PNG says of its colours by code points, where those count."""
-    return _png_colours(data)[1]
-
-
-def _png_colours(data: bytes) -> tuple[Profile, tuple[str, ...]]:
     chunks = {chunk.name: chunk for chunk in reversed(list(_before_pixels(data)))}  # the first of a name
     points = _code_points(data, chunks)
     if points:
@@ -178,6 +169,24 @@ def exif_orientation(exif: bytes) -> tiff.Orientation:
     return tiff.read_orientation(exif.removeprefix(b"Exif\0\0"))
 
 
+# ---- BMP
+
+
+def bmp_profile(data: bytes) -> Profile:
+    """Return the profile in a BMP of version 5 whose colour space is ``PROFILE_EMBEDDED``.
+
+    Fields as in Microsoft's BITMAPV5HEADER, which stands behind a file header of 14 bytes.
+    """
+    header_bytes = int.from_bytes(data[_BMP_HEADER : _BMP_HEADER + 4], "little")
+    if header_bytes < _BMP_V5_BYTES or data[_BMP_HEADER + 56 : _BMP_HEADER + 60] != b"DEBM":
+        return _NO_PROFILE
+    begin, size = (
+        int.from_bytes(data[_BMP_HEADER + at : _BMP_HEADER + at + 4], "little") for at in (112, 116)
+    )
+    payload = data[_BMP_HEADER + begin : _BMP_HEADER + begin + size]
+    return _profile_of(payload if len(payload) == size else None)
+
+
 # ---- WebP
 
 
@@ -197,21 +206,6 @@ def _iter_riff_chunks(data: bytes, position: int, end: int) -> Iterator[Chunk]:
         size = int.from_bytes(data[position + 4 : position + 8], "little")
         yield Chunk(data[position : position + 4], position + 8, position + 8 + size)
         position += 8 + size + size % 2
-
-
-def bmp_profile(data: bytes) -> Profile:
-    """Return the profile in a BMP of version 5 whose colour space is ``PROFILE_EMBEDDED``.
-
-    Fields as in Microsoft's BITMAPV5HEADER, which stands behind a file header of 14 bytes.
-    """
-    header_bytes = int.from_bytes(data[_BMP_HEADER : _BMP_HEADER + 4], "little")
-    if header_bytes < _BMP_V5_BYTES or data[_BMP_HEADER + 56 : _BMP_HEADER + 60] != b"DEBM":
-        return _NO_PROFILE
-    begin, size = (
-        int.from_bytes(data[_BMP_HEADER + at : _BMP_HEADER + at + 4], "little") for at in (112, 116)
-    )
-    payload = data[_BMP_HEADER + begin : _BMP_HEADER + begin + size]
-    return _profile_of(payload if len(payload) == size else None)
 
 
 def webp_profile(data: bytes) -> Profile:

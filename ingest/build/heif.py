@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from ingest.build.pillow import Picture
     from ingest.recipe import Recipe
 
-_LONGEST_AVIF = (
-    32_768  # pixels: avif.h of libavif, AVIF_DEFAULT_IMAGE_DIMENSION_LIMIT, which no caller here sets
-)
+_LONGEST_AVIF = 32_768
+# Pixels: avif.h of libavif, AVIF_DEFAULT_IMAGE_DIMENSION_LIMIT, which no caller here sets.
 
 _CODERS = {b"hvc1": "HEIC", b"av01": "AVIF"}
 _OTHER_CODERS = {

@@ -86,17 +86,14 @@ def read_stated(data: bytes) -> Stated | None:
     _check_extents(data, parts, listing, grid)
     _check_units(data, parts)
     tile = listing.items.get(grid.tiles[0], Item()) if grid is not None else None
-    turns = [box for item in (picture, *masks) for box in item.properties if box.name in heif_turn.NAMES]
     return Stated(
         coder=_parts(listing, [picture])[-1].kind,
         size=_size(data, picture),
         tile_size=None if tile is None else _size(data, tile),
         bits=_bits(data, [item for item in (picture, tile) if item is not None]),
         points=_points(data, picture) or (None if tile is None else _points(data, tile)),
-        transforms=tuple(
-            (box.name, box.payload(data)) for box in picture.properties if box.name in heif_turn.NAMES
-        ),
-        transform_boxes=tuple(turns),
+        transforms=tuple((box.name, box.payload(data)) for box in _turns([picture])),
+        transform_boxes=tuple(_turns([picture, *masks])),
         grid=grid,
         primary_at=listing.primary_at,
     )
@@ -182,6 +179,10 @@ def _read_grid(data: bytes, picture: Item) -> Grid | None:
     if len(layout) < 4 or (layout[2] + 1) * (layout[3] + 1) != len(tiles):  # noqa: PLR2004
         return None
     return Grid(layout[3] + 1, layout[2] + 1, tuple(tiles))
+
+
+def _turns(items: Iterable[Item]) -> list[Chunk]:
+    return [box for item in items for box in item.properties if box.name in heif_turn.NAMES]
 
 
 def _size(data: bytes, item: Item) -> tuple[int, int] | None:

@@ -8,9 +8,8 @@ part, and of some other damage, that tells.
 from __future__ import annotations
 
 _EMULATION_PREVENTION = 3
-_MOST_TRAILING_ZEROS = (
-    3  # that careless writers take over from the start of the next unit, as files of MPEG have it
-)
+_MOST_TRAILING_ZEROS = 3
+# That careless writers take over from the start of the next unit, as files of MPEG have it.
 
 
 def has_impossible_bytes(data: bytes, length_bytes: int) -> bool:

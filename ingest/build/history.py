@@ -93,12 +93,17 @@ def update_plan(
     changes = compare(before, after, files)
     if not allow_delete and settings.missing == "drop":
         require_few_vanished(changes, describe_roots(roots))
-    if settings.missing == "keep" and changes.moved:
-        what = f"{count(changes.moved, 'photo')} moved or renamed: the samples under the old names stay too"
-        logger.warning("plan: %s ('missing' is 'keep'): `ingest forget` removes what must go", what)
+    if settings.missing == "keep":
+        _say_moved(changes.moved)
     _say_mixing(after)
     changed = not dry and write_plan(plan, after, Origin(inputs, index.version if index else ""))
     return Planned(after.head, changes if before else None, changed=changed)
+
+
+def _say_moved(number: int) -> None:
+    if number:
+        what = f"{count(number, 'photo')} moved or renamed: the samples under the old names stay too"
+        logger.warning("plan: %s ('missing' is 'keep'): `ingest forget` removes what must go", what)
 
 
 def _say_mixing(plan: Plan) -> None:
@@ -134,7 +139,6 @@ def _last_index(dataset: str) -> Index | None:
     """Return the index of a dataset, or where that is lost or broken the last that was kept of it.
 
     Raises:
-        BuildError: it is broken, and none was kept.
         StoreError: the dataset cannot be read at the moment.
     """
     try:

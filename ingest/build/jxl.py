@@ -49,8 +49,7 @@ class Header:
         bits: bits a channel, 1 to 32.
         is_float: whether samples are floating point, 0 to 1 in the usual range.
         is_animated: whether it has frames that follow each other.
-        has_alpha: whether there is alpha.
-        is_premultiplied: whether colours are multiplied with it.
+        is_premultiplied: whether colours are multiplied with alpha.
         has_black: whether there is a channel of black ink.
         is_srgb: whether its colours are sRGB, so that nobody need ask for a profile.
     """
@@ -61,7 +60,6 @@ class Header:
     bits: int = 8
     is_float: bool = False
     is_animated: bool = False
-    has_alpha: bool = False
     is_premultiplied: bool = False
     has_black: bool = False
     is_srgb: bool = True
@@ -149,7 +147,6 @@ def _read(bits: _Bits) -> Header:
         bits=depth,
         is_float=is_float,
         is_animated=is_animated,
-        has_alpha=bool(alphas),
         is_premultiplied=any(alphas[:1]),
         has_black=any(kind == _BLACK for kind, _ in kinds),
         is_srgb=bits.flag(),

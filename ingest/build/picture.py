@@ -29,9 +29,10 @@ from ingest.errors import CorruptImageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ingest.build.raster import Raster
     from ingest.recipe import Recipe
 
-_RASTER_READERS: dict[str, Callable[[bytes, int], codecs.Raster]] = {
+_RASTER_READERS: dict[str, Callable[[bytes, int], Raster]] = {
     "WebP": codecs.read_webp,
     "JPEG 2000": codecs.read_jpeg2000,
 }
@@ -77,7 +78,7 @@ def _require_picture(kind: sniff.Kind) -> None:
         raise CorruptImageError("unsupported", f"{kind.format} is not read: convert it to PNG or JPEG.")
 
 
-def _wrap(raster: codecs.Raster, name: str) -> Picture:
+def _wrap(raster: Raster, name: str) -> Picture:
     height, width = raster.pixels.shape[:2]
     return Picture(
         image=pillow.wrap(raster.pixels, raster.mode),

@@ -162,7 +162,10 @@ class Origin(NamedTuple):
     base: str = ""
 
 
-def write_plan(path: Path, plan: Plan, origin: Origin = Origin()) -> bool:  # noqa: B008  it cannot change
+_UNKNOWN = Origin()
+
+
+def write_plan(path: Path, plan: Plan, origin: Origin = _UNKNOWN) -> bool:
     """Write a plan to `path`; return whether the file changed.
 
     Args:
@@ -207,7 +210,7 @@ def read_origin(path: Path) -> Origin:
     try:
         notes = pq.read_schema(path).metadata or {}
     except (OSError, pa.ArrowException):
-        return Origin()
+        return _UNKNOWN
     return Origin(*(notes.get(f"ingest.{name}".encode(), b"").decode() for name in Origin._fields))
 
 

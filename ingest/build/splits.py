@@ -90,19 +90,14 @@ def settle(
     twins = _twins(manifest)
     splits = _deal(manifest, stated, shares, twins, before) if shares else pc.fill_null(stated, DEFAULT_SPLIT)
     files = manifest.set_column(manifest.schema.get_field_index("split"), "split", splits)
-    crossing = _differing(files, twins, "split")
-    torn = _differing(files, twins, "label")
-    straddling = _straddling(files)
-    if drop and twins:
-        kept = _keep_once(files, twins, before)
-        return Settled(
-            files=files.filter(pa.array(kept)),
-            dropped=int((~kept).sum()),
-            crossing=crossing,
-            torn=torn,
-            straddling=straddling,
-        )
-    return Settled(files=files, crossing=crossing, torn=torn, straddling=straddling)
+    kept = _keep_once(files, twins, before) if drop and twins else None
+    return Settled(
+        files=files if kept is None else files.filter(pa.array(kept)),
+        dropped=0 if kept is None else int((~kept).sum()),
+        crossing=_differing(files, twins, "split"),
+        torn=_differing(files, twins, "label"),
+        straddling=_straddling(files),
+    )
 
 
 def _straddling(files: pa.Table) -> tuple[str, ...]:

@@ -148,7 +148,6 @@ class _Source:
     split: str
     index: Index
     cache_dir: Path
-    classes: tuple[str, ...]
     samples: gather.Samples
     maps: list[npt.NDArray[np.uint8]]
 
@@ -156,7 +155,7 @@ class _Source:
     def open(cls, url: str, index: Index, split: str, cache_dir: Path) -> Self:
         samples = gather.read_samples(url, index.splits[split], labelled=bool(index.classes))
         paths = fetch.local_shards(url, samples.shards, cache_dir)
-        return cls(url, split, index, cache_dir, index.classes, samples, gather.map_shards(paths))
+        return cls(url, split, index, cache_dir, samples, gather.map_shards(paths))
 
     def at(self, version: str) -> Self:
         """Return this split as an index of another version has it, one that stood there before.
@@ -213,7 +212,7 @@ class Loader:
         shuffle: bool,
         seed: int,
     ) -> None:
-        self.classes = source.classes
+        self.classes = source.index.classes
         self.num_samples = schedule.num_samples
         self.batch_size = schedule.batch_size
         self.device = decoder.settings.device
@@ -281,7 +280,7 @@ class Loader:
         if read.split != source.split:
             raise ConfigError(f"the state is of split {read.split!r}, and this loader has {source.split!r}")
         self._source = source = source.at(read.index)
-        self.classes, self.num_samples = source.classes, source.index.num_samples(read.split)
+        self.classes, self.num_samples = source.index.classes, source.index.num_samples(read.split)
         if read.seen > self.num_samples:
             raise ConfigError(f"the state has {read.seen} samples seen, of {self.num_samples}: it is damaged")
         self._schedule = dataclasses.replace(self._schedule, num_samples=self.num_samples)

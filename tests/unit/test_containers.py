@@ -93,9 +93,9 @@ def iccp(payload=None, name=b"P3"):
 class TestPng:
     def test_profile_of_a_png(self):
         """An iCCP before the pixels is the profile; sRGB and gAMA are none."""
-        assert containers.png_profile(png(iccp(), chunk(b"IDAT"))) == Profile(PROFILE)
-        assert containers.png_profile(png(chunk(b"sRGB", b"\0"), chunk(b"gAMA", bytes(4)))) == NONE
-        assert containers.png_profile(png(chunk(b"IDAT"), iccp())) == NONE  # too late to count
+        assert containers.png_colours(png(iccp(), chunk(b"IDAT")))[0] == Profile(PROFILE)
+        assert containers.png_colours(png(chunk(b"sRGB", b"\0"), chunk(b"gAMA", bytes(4))))[0] == NONE
+        assert containers.png_colours(png(chunk(b"IDAT"), iccp()))[0] == NONE  # too late to count
 
     @pytest.mark.parametrize(
         "broken",
@@ -112,23 +112,23 @@ class TestPng:
     )
     def test_broken_profile_of_a_png(self, broken):
         """What does not unpack, or unpacks to too much, is broken."""
-        assert containers.png_profile(png(broken, chunk(b"IDAT"))) == BROKEN
+        assert containers.png_colours(png(broken, chunk(b"IDAT")))[0] == BROKEN
 
     def test_code_points_of_a_png_count_before_its_profile(self):
         """A cICP names sRGB or Display P3; a cut one does not count."""
         srgb, p3 = chunk(b"cICP", b"\1\x0d\0\1"), chunk(b"cICP", b"\x0c\x0d\0\1")
-        assert containers.png_profile(png(srgb, iccp())) == NONE
-        assert containers.png_profile(png(p3, iccp())) == Profile(meaning_of(12, 13).icc)
-        assert containers.png_profile(png(chunk(b"cICP", b"\1"), iccp())) == Profile(PROFILE)
+        assert containers.png_colours(png(srgb, iccp()))[0] == NONE
+        assert containers.png_colours(png(p3, iccp()))[0] == Profile(meaning_of(12, 13).icc)
+        assert containers.png_colours(png(chunk(b"cICP", b"\1"), iccp()))[0] == Profile(PROFILE)
 
     @pytest.mark.parametrize(("curve", "name"), [(16, "PQ"), (18, "HLG")])
     def test_high_dynamic_range_is_left_to_the_profile_if_there_is_one(self, curve, name):
         """Without a profile the curve is applied, and a note says so."""
         cicp = chunk(b"cICP", bytes([9, curve, 0, 1]))
-        assert containers.png_profile(png(cicp, iccp())) == Profile(PROFILE)
-        assert containers.png_notes(png(cicp, iccp())) == ()
-        assert containers.png_profile(png(cicp)).data.startswith(b"\0\0")
-        (note,) = containers.png_notes(png(cicp))
+        assert containers.png_colours(png(cicp, iccp()))[0] == Profile(PROFILE)
+        assert containers.png_colours(png(cicp, iccp()))[1] == ()
+        assert containers.png_colours(png(cicp))[0].data.startswith(b"\0\0")
+        (note,) = containers.png_colours(png(cicp))[1]
         assert name in note
 
     def test_orientation_of_a_png(self):
@@ -172,10 +172,10 @@ class TestWebp:
 # ---- hostile bytes
 
 ASKERS = [
-    containers.png_profile,
-    containers.png_notes,
+    containers.png_colours,
     containers.png_orientation,
     containers.png_frames,
+    containers.bmp_profile,
     containers.webp_profile,
     containers.webp_orientation,
     containers.webp_frames,

@@ -71,7 +71,7 @@ def _shrunk(data: bytes) -> tuple[np.ndarray, object]:
             ],
             jxl.Header(
                 width=80, height=40, bits=16, is_float=True, is_animated=True,
-                has_alpha=True, is_premultiplied=True, is_srgb=False,
+                is_premultiplied=True, is_srgb=False,
             ),
         ),
         (  # two extra channels: black ink, and alpha as usual
@@ -79,7 +79,7 @@ def _shrunk(data: bytes) -> tuple[np.ndarray, object]:
                 [*_SMALL, (1, 0), (1, 0), *_EIGHT_BITS, (1, 1), (2, 2), (4, 0)],
                 [(1, 0), (2, 2), (4, 2), *_EIGHT_BITS, (2, 0), (2, 0), (1, 1), (1, 0), (1, 1)],
             ],
-            jxl.Header(width=80, height=40, has_alpha=True, has_black=True),
+            jxl.Header(width=80, height=40, has_black=True),
         ),
     ],
 )  # fmt: skip
