@@ -244,9 +244,10 @@ class Loader:
         An epoch that was loaded in the middle goes on there: set its own number, and nothing changes.
 
         Raises:
-            ConfigError: `number` is negative.
+            ConfigError: `number` is not from 0 to 2^64 - 1.
         """
-        self._epoch = options.check_number("epoch", number, 0)
+        self._epoch = options.check_number("epoch", number, 0, 2**64 - 1)
+        self._stand = (self._epoch, self._schedule_of(self._epoch).seen)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where this run stands, to be asked between batches: what was handed out is seen.
@@ -279,11 +280,12 @@ class Loader:
         read, source = State.from_dict(state), self._opened()
         if read.split != source.split:
             raise ConfigError(f"the state is of split {read.split!r}, and this loader has {source.split!r}")
-        self._source = source = source.at(read.index)
-        self.classes, self.num_samples = source.index.classes, source.index.num_samples(read.split)
-        if read.seen > self.num_samples:
-            raise ConfigError(f"the state has {read.seen} samples seen, of {self.num_samples}: it is damaged")
-        self._schedule = dataclasses.replace(self._schedule, num_samples=self.num_samples)
+        source = source.at(read.index)
+        num_samples = source.index.num_samples(read.split)
+        if read.seen > num_samples:
+            raise ConfigError(f"the state has {read.seen} samples seen, of {num_samples}: it is damaged")
+        self._source, self.classes, self.num_samples = source, source.index.classes, num_samples
+        self._schedule = dataclasses.replace(self._schedule, num_samples=num_samples)
         self._shuffle, self._seed = read.shuffle, read.seed
         rest = dataclasses.replace(self._schedule, seen=read.seen)
         self._stand = (read.epoch, read.seen) if rest.num_batches else (read.epoch + 1, 0)

@@ -57,6 +57,8 @@ class State:
         return cls(**{field.name: _value(field.name, values) for field in dataclasses.fields(cls)})
 
 
+_MOST = 2**64 - 1  # what the order can be made of
+
 _KINDS: dict[str, type] = {
     "index": str,
     "split": str,
@@ -67,10 +69,13 @@ _KINDS: dict[str, type] = {
 }
 
 
+_WORDS = {str: "a text", bool: "true or false", int: "a whole number from 0 to 2^64 - 1"}
+
+
 def _value(name: str, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
     kind = _KINDS[name]
     found: Any = values.get(name)
-    if type(found) is not kind or (isinstance(found, int) and found < 0):
-        message = f"the state has {name} {found!r}, expected a {kind.__name__}"
+    if type(found) is not kind or (isinstance(found, int) and not 0 <= found <= _MOST):
+        message = f"the state has {name} {found!r}, expected {_WORDS[kind]}"
         raise ConfigError(f"{message}: it is damaged, take another one")
     return found

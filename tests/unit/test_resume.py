@@ -108,6 +108,7 @@ def test_set_epoch_of_the_loaded_epoch_changes_nothing(sealed):
         again = _open(sealed)
         again.load_state_dict(state)
         again.set_epoch(number)
+        assert again.state_dict() == {**state, "epoch": number, "seen": state["seen"] * (number == 0)}
         assert sum(1 for _ in again) == batches
 
 
@@ -147,6 +148,10 @@ def test_dataset_that_grew_goes_on_by_its_old_index(tmp_path):
     assert grown.num_samples == 12
     grown.load_state_dict(state)
 
+    newest = _open(dataset, batch_size=2)
+    with pytest.raises(ingest.ConfigError, match="11 samples seen, of 8"):
+        newest.load_state_dict({**state, "seen": 11})
+    assert (newest.num_samples, sum(1 for _ in newest)) == (12, 6)  # as before the refusal
     assert _order(grown, 0) == wanted[2:]
     assert grown.num_samples == 8
     assert sum(1 for _ in grown) == 3
@@ -161,7 +166,9 @@ def test_dataset_that_grew_goes_on_by_its_old_index(tmp_path):
         ({"split": "val"}, "the state is of split 'val'"),
         ({"index": "00000000"}, "the state is of a dataset with index 00000000"),
         ({"seen": 21}, "21 samples seen, of 20"),
-        ({"seen": -1}, "the state has seen -1, expected a int"),
+        ({"seen": -1}, "the state has seen -1, expected a whole number"),
+        ({"seed": 2**64}, "the state has seed 18446744073709551616, expected a whole number"),
+        ({"shuffle": 1}, "the state has shuffle 1, expected true or false"),
         ({"epoch": None}, "the state has epoch None"),
         ({"format_version": 9}, "format version 9, expected 1"),
     ],
