@@ -114,12 +114,24 @@ def read_jpeg_xl(data: bytes, header: jxl.Header) -> Raster:
             message = "The file ends before its picture does: how much of it is there cannot be told."
             raise CorruptImageError("truncated", message) from error
         raise
+    samples = _without_others(samples, header)
     levels = unit_to_eight_bits(samples) if header.is_float else to_eight_bits(samples, header.bits)
     levels = unpremultiply(levels) if header.is_premultiplied else levels
     mode = mode_of(levels)
     notes = (_FRAMES_BEHIND,) * header.is_animated
     frames = 1 + header.is_animated
     return Raster(levels, mode, MODE_NAMES[mode], header.bits, header.orientation, None, frames, notes)
+
+
+def _without_others(samples: Samples, header: jxl.Header) -> Samples:
+    """Return colours and alpha alone, (H, W, C): with other channels a gray picture comes plane by plane."""
+    size = (header.height, header.width)
+    if header.has_others and not header.has_alpha and samples.shape[1:] == size:
+        gray: Samples = samples[0]
+        return gray[..., np.newaxis]
+    if samples.shape[:2] != size or samples.shape[2] not in range(1, 5):
+        raise CorruptImageError("unsupported", "JPEG XL with such channels beside its colours is not read.")
+    return samples
 
 
 # ---- PNG

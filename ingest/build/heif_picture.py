@@ -131,7 +131,7 @@ def _check_extents(data: bytes, parts: list[Item], listing: Listing, grid: Grid 
         return
     there = _rows_there(data, listing, grid) if grid is not None else None
     if there is None:
-        num_bytes = sum(end - begin for begin, end in ranges)
+        num_bytes = max(1, sum(max(0, end - begin) for begin, end in ranges))
         present = sum(max(0, min(end, len(data)) - begin) for begin, end in ranges)
         there = f"{present * 100 // num_bytes}% of its bytes are there"
     raise CorruptImageError("truncated", f"{_ENDS}: {there}.")

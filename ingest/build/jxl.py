@@ -49,6 +49,8 @@ class Header:
         bits: bits a channel, 1 to 32.
         is_float: whether samples are floating point, 0 to 1 in the usual range.
         is_animated: whether it has frames that follow each other.
+        has_alpha: whether there is alpha.
+        has_others: whether there are channels beside colours and alpha, such as depth.
         is_premultiplied: whether colours are multiplied with alpha.
         has_black: whether there is a channel of black ink.
         is_srgb: whether its colours are sRGB, so that nobody need ask for a profile.
@@ -60,6 +62,8 @@ class Header:
     bits: int = 8
     is_float: bool = False
     is_animated: bool = False
+    has_alpha: bool = False
+    has_others: bool = False
     is_premultiplied: bool = False
     has_black: bool = False
     is_srgb: bool = True
@@ -120,7 +124,7 @@ def _codestream(data: bytes) -> bytes:
     stated = sum(box.end - box.begin for box in parts)
     missing = max((box.end - len(data) for box in parts), default=0)
     if missing > 0:
-        there = f"{max(0, stated - missing) * 100 // stated}% of its bytes are there"
+        there = f"{max(0, stated - missing) * 100 // max(1, stated)}% of its bytes are there"
         raise CorruptImageError("truncated", f"The file ends before its picture does: {there}.")
     return b"".join(_payload(data, box) for box in parts)[:_HEADER_BYTES]
 
@@ -147,6 +151,8 @@ def _read(bits: _Bits) -> Header:
         bits=depth,
         is_float=is_float,
         is_animated=is_animated,
+        has_alpha=bool(alphas),
+        has_others=len(alphas) < len(kinds),
         is_premultiplied=any(alphas[:1]),
         has_black=any(kind == _BLACK for kind, _ in kinds),
         is_srgb=bits.flag(),

@@ -123,6 +123,8 @@ def jpeg_xl_profile(data: bytes) -> bytes | None:
     decoder = _load_plugin("JPEG XL").Decoder(num_threads=0)
     try:
         return bytes(decoder(data)[3]) or None
+    except MemoryError:
+        raise
     except Exception as error:  # whatever its binding to Rust makes of what libjxl says
         raise _explain("JPEG XL", error) from error
 

@@ -71,7 +71,7 @@ def _shrunk(data: bytes) -> tuple[np.ndarray, object]:
             ],
             jxl.Header(
                 width=80, height=40, bits=16, is_float=True, is_animated=True,
-                is_premultiplied=True, is_srgb=False,
+                has_alpha=True, is_premultiplied=True, is_srgb=False,
             ),
         ),
         (  # two extra channels: black ink, and alpha as usual
@@ -79,7 +79,7 @@ def _shrunk(data: bytes) -> tuple[np.ndarray, object]:
                 [*_SMALL, (1, 0), (1, 0), *_EIGHT_BITS, (1, 1), (2, 2), (4, 0)],
                 [(1, 0), (2, 2), (4, 2), *_EIGHT_BITS, (2, 0), (2, 0), (1, 1), (1, 0), (1, 1)],
             ],
-            jxl.Header(width=80, height=40, has_black=True),
+            jxl.Header(width=80, height=40, has_alpha=True, has_others=True, has_black=True),
         ),
     ],
 )  # fmt: skip
@@ -187,3 +187,22 @@ def test_unit_range_is_scaled_and_clipped():
     values = np.array([[[0.0], [1.0], [0.5], [-3.0], [7.0], [np.nan], [np.inf]]], np.float16)
 
     assert unit_to_eight_bits(values).ravel().tolist() == [0, 255, 128, 0, 255, 0, 255]
+
+
+def test_other_channels_of_a_gray_picture_are_left_out():
+    """Depth and the like are no colours."""
+    gray = _ramp(1, np.uint8, 255)
+    planes = np.stack([gray, 255 - gray, gray // 2])
+    plain = imagecodecs.jpegxl_encode(gray, lossless=True)
+    data = imagecodecs.jpegxl_encode(planes, lossless=True, planar=True, photometric="GRAY")
+
+    assert jxl.read_header(data).has_others
+    assert _shrunk(data)[0].tolist() == _shrunk(plain)[0].tolist()
+
+
+def test_box_of_nothing_behind_the_end_is_truncated():
+    """A box whose head is cut states no bytes: that divides nothing by them."""
+    data = b"\0\0\0\x0cJXL \r\n\x87\n\0\0\0\x14ftypjxl \0\0\0\0jxl \0\0\0\1jxlc\x10"
+
+    with pytest.raises(CorruptImageError, match="0% of its bytes are there"):
+        shrink_image(data, EXACT)
